@@ -127,12 +127,14 @@ struct director_state {
     std::vector<double> loads;
     for (std::size_t i = 0; i < busy_before.size(); ++i) {
       const auto busy = setup.view->stages[i]->busy_ns();
-      loads.push_back(std::max(0.0, busy - std::exchange(busy_before[i], busy)) /
-                      std::max(1.0, took));
+      const auto load =
+          std::max(0.0, busy - std::exchange(busy_before[i], busy)) / std::max(1.0, took);
+      loads.push_back(setup.graph->stages()[i].is_elsewhere ? 0 : load);
     }
     for (std::size_t i = 0; i < loads.size(); ++i)
-      setup.view->busy[i].store(static_cast<float>(std::min(1.0, loads[i])),
-                                std::memory_order_relaxed);
+      if (!setup.graph->stages()[i].is_elsewhere)
+        setup.view->busy[i].store(static_cast<float>(std::min(1.0, loads[i])),
+                                  std::memory_order_relaxed);
     std::uint64_t done = 0;
     for (const auto& c : setup.view->stages) done += c->items_in.load(std::memory_order_relaxed);
     const auto rate = double(done - std::exchange(done_before, done)) / std::max(1.0, took);

@@ -43,7 +43,8 @@ struct gate {
     tensor frame;
   };
   std::vector<kept_frame> kept;
-  std::vector<bool> is_gone;  // by process: lost
+  std::vector<bool> is_gone;     // by process: lost
+  std::vector<bool> has_lasted;  // by edge: its last item has come
   struct peer {
     caf::actor link;
     std::string why_not;  // there is no stream yet
@@ -65,6 +66,7 @@ struct gate {
   void bind_peers() {
     peers.assign(what.processes.size(), std::nullopt);
     is_gone.assign(what.processes.size(), false);
+    has_lasted.assign(what.edges.size(), false);
     for (const auto& e : what.edges) {
       const auto from = what.stages[e.from].process, to = what.stages[e.to].process;
       if (from == to || (from != own && to != own)) continue;
@@ -130,6 +132,7 @@ struct gate {
     const auto from = what.stages[e.from].process, to = what.stages[e.to].process;
     if (head->kind == frame_kind::items) {
       if (from != process || to != own) return refuse();
+      if (head->is_last) has_lasted[edge] = true;
       return tell(nullptr, routes->to[edge], flow_frame{edge, std::move(frame)});
     }
     if (to != process || from != own) return refuse();
@@ -187,9 +190,11 @@ struct program_gate_state {
   gate g;
   caf::actor program;
   std::vector<bool> placed, over;
+  std::vector<std::string> refused;  // by process: what it lacks
+  error_code refused_code = error_code::failed;
   std::vector<std::string> unlinked;  // by process; empty: it has its links, or has not said
   std::int64_t began_ns = 0;
-  bool is_told_placed = false, has_ended = false;
+  bool is_told_placed = false, has_failed = false, has_told_over = false;
 
   void start(program_gate_setup s) {
     program = std::move(s.program);
@@ -206,28 +211,45 @@ struct program_gate_state {
     placed.assign(n, true);
     over.assign(n, true);
     unlinked.assign(n, {});
+    refused.assign(n, {});
     for (const auto& st : g.what.stages)
-      if (st.process != 0) placed[st.process] = over[st.process] = false;
+      if (st.process != 0 && st.process != no_process)
+        placed[st.process] = over[st.process] = false;
     tell(g.self->context(), g.node, join_work{g.job, caf::actor(g.self)});
     g.bind_peers();
     for (std::uint32_t i = 1; i < n; ++i)
       if (!placed[i]) g.say(i, word_bytes(part_word::place, place_word{i, raw(g.job), g.what}));
   }
   const std::string& name_of(std::uint32_t process) const { return g.what.processes[process].name; }
-  void end(parts_ended m) {
-    if (!std::exchange(has_ended, true)) tell(nullptr, program, std::move(m));
+  void fail(error why) {
+    if (std::exchange(has_failed, true) || !program) return;
+    tell(nullptr, program, parts_ended{true, std::move(why)});
   }
-  void fail(error why) { end({true, std::move(why)}); }
+  // A loss may still come: what a node has said that it sent, may never arrive.
+  void look_over() {
+    if (!std::ranges::all_of(over, std::identity()) || std::exchange(has_told_over, true)) return;
+    tell(nullptr, program, parts_ended{});
+  }
 
   void look_placed() {
-    if (is_told_placed || has_ended || !g.are_bound() ||
+    if (is_told_placed || has_failed || !g.are_bound() || !are_answered() ||
         !std::ranges::all_of(placed, std::identity()))
       return;
     is_told_placed = true;
     tell(nullptr, program, parts_placed{g.far_routes()});
   }
+  // Every node has said whether it can; those that cannot are named together.
+  bool are_answered() {
+    std::string all;
+    for (std::uint32_t i = 0; i < placed.size(); ++i) {
+      if (!placed[i] && refused[i].empty()) return false;
+      if (!refused[i].empty()) all += (all.empty() ? "" : "; ") + refusal(i, refused[i]);
+    }
+    if (!all.empty()) fail(error(refused_code, all));
+    return all.empty();
+  }
   void tick() {
-    if (is_told_placed || has_ended) return;
+    if (is_told_placed || has_failed) return;
     std::string who;
     for (std::uint32_t i = 0; i < unlinked.size(); ++i) {
       if (g.peers[i] && !g.peers[i]->why_not.empty())
@@ -246,7 +268,7 @@ struct program_gate_state {
   void word(work_word_came& m) {
     const auto from = g.process_of(m.from);
     const auto kind = word_of(m.bytes);
-    if (!from || *from == 0 || has_ended || g.is_gone[*from]) return;
+    if (!from || *from == 0 || has_failed || g.is_gone[*from]) return;
     const auto garbage = [&] { g.on_garbage(name_of(*from), "it sent a word that nobody knows"); };
     if (!kind) return garbage();
     switch (*kind) {
@@ -263,9 +285,11 @@ struct program_gate_state {
         if (!body) return garbage();
         const auto code = body->code >= 1 && body->code <= 6 ? static_cast<error_code>(body->code)
                                                              : error_code::failed;
-        return fail(*kind == part_word::refused
-                        ? error(code, refusal(*from, body->why))
-                        : error(code, fmt::format("{}; on {}", body->why, name_of(*from))));
+        if (*kind == part_word::failed)
+          return fail(error(code, fmt::format("{}; on {}", body->why, name_of(*from))));
+        refused[*from] = body->why.empty() ? "refuses" : std::move(body->why);
+        refused_code = code;
+        return look_placed();
       }
       case part_word::counts: {
         const auto body = body_of<counts_word>(m.bytes);
@@ -277,15 +301,10 @@ struct program_gate_state {
           }
         return;
       }
-      case part_word::over:
-        over[*from] = true;
-        if (std::ranges::all_of(over, std::identity())) end({});
-        return;
+      case part_word::over: over[*from] = true; return look_over();
       default: return garbage();
     }
   }
-  // All nodes that lack something say so on their own; the first one ends it, and names the others
-  // that would need the same.
   std::string refusal(std::uint32_t process, const std::string& why) const {
     std::string text = fmt::format("{} {}", name_of(process), why);
     for (const auto& s : g.what.stages)
@@ -294,14 +313,18 @@ struct program_gate_state {
                             flow_graph::line_of(source_location(s.file.c_str(), s.line)));
         break;
       }
-    return text + ": start it with --load FILE, the library's";
+    if (why.find("has no stage library") != std::string::npos)
+      return text + ": start it with --load FILE, the library's";
+    if (why.starts_with("has "))
+      return text + ": build the program and the node's library of the same source";
+    return text;
   }
   void lost(const node_lost& m) {
     const auto process = g.process_of(m.node);
-    if (!process || has_ended) return;
+    if (!process || has_failed || g.is_gone[*process]) return;
     if (*process == 0)
       return fail(error(error_code::failed, "this program is out of its cluster: " + m.reason));
-    if (over[*process]) return;
+    if (over[*process] && has_all_of(*process)) return;
     std::string names;
     std::vector<std::uint32_t> stages;
     bool are_kept = g.director != nullptr;
@@ -319,11 +342,23 @@ struct program_gate_state {
     tell(nullptr, g.director, lose_stages{std::move(stages)});
     tell(nullptr, program, part_lost{text + ": what it had is made again"});
     over[*process] = true;
-    if (std::ranges::all_of(over, std::identity())) end({});
+    look_over();
   }
-  void leave() {
+  // Whatever it made has come here.
+  bool has_all_of(std::uint32_t process) const {
+    for (std::uint32_t i = 0; i < g.what.edges.size(); ++i) {
+      const auto& e = g.what.edges[i];
+      const auto from = g.what.stages[e.from].process, to = g.what.stages[e.to].process;
+      if (from == process && to != process && (to != 0 || !g.has_lasted[i])) return false;
+    }
+    return true;
+  }
+  void leave(const end_parts& m) {
+    refused_word how;
+    if (m.has_failed) how = {static_cast<std::uint8_t>(m.why.code()), m.why.message()};
+    const auto word = word_bytes(part_word::end, how);
     for (std::uint32_t i = 1; i < placed.size(); ++i)
-      if (!g.is_gone[i]) g.say(i, word_bytes(part_word::end));
+      if (!g.is_gone[i]) g.say(i, word);
     g.leave();
     program = nullptr;
   }
@@ -359,7 +394,7 @@ caf::behavior run_program_gate(caf::stateful_actor<program_gate_state>* self,
           if (!s.over[i]) s.g.say(i, word_bytes(part_word::start));
       },
       [&s, self](end_parts& m) {
-        s.leave();
+        s.leave(m);
         m.left->set_value();
         self->quit();
       },
@@ -378,10 +413,13 @@ struct node_gate_state {
   std::thread thread;
   caf::actor owner;  // in that thread
   bool is_placed = false, runs = false, is_ending = false, has_ended = false;
+  bool has_lost_program = false, is_listed_ended = false;
 
   ~node_gate_state() {
+    // After an exception of its own: the thread ends by itself, and waits for nobody's answer,
+    // since a promise that is dropped is one.
     if (owner) tell(nullptr, std::exchange(owner, nullptr), flow_end{});
-    if (thread.joinable()) thread.join();
+    if (thread.joinable()) thread.detach();
   }
   void say(std::vector<std::byte> word) {
     tell(g.self->context(), g.node, send_word{g.job, setup.program, std::move(word)});
@@ -403,9 +441,15 @@ struct node_gate_state {
     };
     if (!body)
       return none(error(error_code::failed, "was told of a topology in bytes that are none"));
-    auto made = part_of(std::move(body->what), body->own, setup.libraries);
-    if (!made) return none(made.error());
-    part = std::move(*made);
+    try {
+      auto made = part_of(std::move(body->what), body->own, setup.libraries);
+      if (!made) return none(made.error());
+      part = std::move(*made);
+    } catch (const std::exception& e) {
+      return none(error(error_code::failed, fmt::format("cannot make a stage: {}", e.what())));
+    } catch (...) {
+      return none(error(error_code::failed, "cannot make a stage: it threw no exception"));
+    }
     g.own = body->own;
     g.what = part->description();
     if (node_id{g.what.processes[g.own].id} != setup.host.self)
@@ -414,6 +458,8 @@ struct node_gate_state {
       whole = std::make_shared<flow_group>(part);
     } catch (const std::exception& e) {
       return none(error(error_code::failed, fmt::format("cannot make a stage: {}", e.what())));
+    } catch (...) {
+      return none(error(error_code::failed, "cannot make a stage: it threw no exception"));
     }
     g.view = view_of(part, *whole);
     g.on_garbage = [this](const std::string& peer, const std::string& why) {
@@ -441,14 +487,12 @@ struct node_gate_state {
   void start() {
     if (!is_placed || runs || is_ending) return;
     runs = true;
-    listing = std::make_shared<topology_listing>(g.view, g.what.name, raw(g.job), flow_clock_ns,
-                                                 nodes_of_stages(g.what));
-    tell(g.self->context(), g.node, list_work{std::shared_ptr<const listed_work>(listing)});
     try {
-      thread =
-          std::thread([gate = caf::actor(g.self), graph = std::shared_ptr<flow_graph>(part),
-                       whole = std::exchange(whole, nullptr), view = g.view, far = g.far_routes(),
-                       threads = setup.host.streams, fuses = g.what.fuses]() mutable {
+      thread = std::thread(
+          [gate = caf::actor(g.self), graph = std::shared_ptr<flow_graph>(part),
+           whole = std::exchange(whole, nullptr), view = g.view, far = g.far_routes(),
+           threads = std::max({1U, setup.host.streams, std::thread::hardware_concurrency()}),
+           fuses = g.what.fuses]() mutable {
             run_part(std::move(gate), std::move(graph), std::move(whole), std::move(view),
                      std::move(far), threads, fuses);
           });
@@ -469,12 +513,8 @@ struct node_gate_state {
     };
     try {
       flow_run run(graph, threads, fuses);
+      run.start(std::move(whole), std::move(view), gate, std::move(far));
       tell(nullptr, gate, part_up{caf::actor(run.owner())});
-      try {
-        run.start(std::move(whole), std::move(view), gate, std::move(far));
-      } catch (const std::exception& e) {
-        failed(e);
-      }
       for (bool is_over = false; !is_over;)
         run.owner()->receive([&](topology_ended& m) { tell(nullptr, gate, std::move(m)); },
                              [&](flow_end) { is_over = true; },
@@ -499,8 +539,12 @@ struct node_gate_state {
             count_of(i, *g.view->stages[i], g.view->busy[i].load(std::memory_order_relaxed)));
     say(word_bytes(part_word::counts, w));
   }
+  // What its program says counts more than what is known here.
+  void listed_end(bool has_failed, const std::string& why) {
+    if (listing && !std::exchange(is_listed_ended, true)) listing->end(has_failed, why);
+  }
   void ended(const topology_ended& m) {
-    if (listing) listing->end(m.has_failed, m.why.message());
+    if (m.has_failed) listed_end(true, m.why.message());
     if (is_ending) return;
     if (m.has_failed) return refuse(m.why, part_word::failed);
     send_counts();
@@ -515,10 +559,14 @@ struct node_gate_state {
   }
   void up(part_up& m) {
     owner = std::move(m.owner);
+    // What tools read of it is there from now on.
+    listing = std::make_shared<topology_listing>(g.view, g.what.name, raw(g.job), flow_clock_ns,
+                                                 nodes_of_stages(g.what));
+    tell(g.self->context(), g.node, list_work{std::shared_ptr<const listed_work>(listing)});
     if (is_ending) tell(nullptr, std::exchange(owner, nullptr), flow_end{});
   }
   void down() {
-    if (listing) listing->end(false, "");
+    listed_end(has_lost_program, "its program was lost");
     if (thread.joinable()) thread.join();
     leave();
   }
@@ -534,9 +582,17 @@ struct node_gate_state {
         return;
       case part_word::again: return g.bind_again();
       case part_word::start: return start();
-      case part_word::end: return end();
+      case part_word::end:
+        if (const auto how = body_of<refused_word>(m.bytes); how && how->code != 0)
+          listed_end(true, how->why);
+        return end();
       default: return;
     }
+  }
+  void lost(const node_lost& m) {
+    if (m.node != setup.program && m.node != setup.host.self) return;
+    has_lost_program = true;
+    end();
   }
 };
 
@@ -548,9 +604,7 @@ caf::behavior run_node_gate(caf::stateful_actor<node_gate_state>* self, node_gat
   s.setup = std::move(setup);
   return {
       [&s](work_word_came& m) { s.word(m); },
-      [&s](const node_lost& m) {
-        if (m.node == s.setup.program || m.node == s.setup.host.self) s.end();
-      },
+      [&s](const node_lost& m) { s.lost(m); },
       // The program is gone, or will hear that this node is.
       [](const word_refused&) {},
       [&s](stream_bound& m) { s.bound(m); },

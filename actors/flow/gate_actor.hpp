@@ -77,6 +77,8 @@ struct start_parts {};
 // and says so in the one way that holds nothing of it. The program's ends all parts, too.
 struct end_parts {
   std::shared_ptr<std::promise<void>> left;
+  bool has_failed = false;  // of the program's: how the topology ended
+  error why{error_code::failed, ""};
 };
 // To any: some time has passed.
 struct gate_tick {};

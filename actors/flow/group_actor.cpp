@@ -9,6 +9,7 @@
 #include <caf/event_based_actor.hpp>
 #include <caf/stateful_actor.hpp>
 
+#include <algorithm>
 #include <exception>
 #include <new>
 #include <optional>
@@ -61,6 +62,8 @@ struct group_actor_state : flow_wire {
         fail_at(edge, frame.error().message());
     } catch (const std::bad_alloc&) {
       fail_at(edge, "there is no memory to send its items to another process");
+    } catch (const std::exception& e) {
+      fail_at(edge, fmt::format("its items cannot be sent to another process: {}", e.what()));
     }
   }
   // Of the stage that makes the items of that edge.
@@ -79,7 +82,13 @@ struct group_actor_state : flow_wire {
       if (far != nullptr) read = items_of(m.frame, far->end, setup.now_ns());
     } catch (const std::bad_alloc&) {
       return fail_at(m.edge, "there is no memory for the items that came from another process");
+    } catch (const std::exception& e) {
+      return fail_at(m.edge, fmt::format("what came from another process: {}", e.what()));
     }
+    const auto stages = group->graph().stages().size();
+    if (read && std::ranges::any_of(read->items,
+                                    [&](const auto& it) { return it.origin.source >= stages; }))
+      read.reset();
     if (!read) return fail_at(m.edge, "what came from another process is no item");
     group->deliver(m.edge, std::move(read->items), read->is_last);
     run();

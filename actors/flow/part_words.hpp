@@ -27,7 +27,7 @@ enum class part_word : std::uint8_t {
   counts,     // node: counts_word, now and then, and before `over`
   over,       // node: nothing; its stages are over
   failed,     // node: refused_word
-  end,        // program: nothing; what still runs ends
+  end,        // program: refused_word: how it ended (code 0: well); what still runs ends
 };
 
 struct place_word {

@@ -119,6 +119,18 @@ std::string to_text(const std::vector<stage_report>& stages) {
   return text;
 }
 
+// Of run(): the first signal drains, the second one ends.
+void topology::take_signals() {
+  if (!takes_signals_) return;
+  const auto seen = signals_seen.load();
+  if (seen > 0 && stop_wishes_.load() == 0) {
+    stop();
+    if (!options_.is_quiet)
+      std::fputs("\nends when what is under way is done; again: at once\n", stderr);
+  }
+  if (seen > 1 && stop_wishes_.load() < 2) kill();
+}
+
 void topology::use(const stage_library& l) {
   if (auto ok = check_library(l); !ok) note_mistake(ok.error());
   libraries_.push_back(&l);
@@ -128,7 +140,7 @@ void topology::use(const stage_library& l) {
 class topology::far_parts {
  public:
   far_parts(topology& t, session& member) : t_(t), process_(process_of(member)), member_(member) {}
-  ~far_parts() { end(); }
+  ~far_parts() { end({true, error(error_code::failed, "its program gave it up")}); }
   far_parts(const far_parts&) = delete;
   far_parts& operator=(const far_parts&) = delete;
 
@@ -149,8 +161,10 @@ class topology::far_parts {
         process_of = std::move(*placed);
         break;
       }
-      if (placed.error().code() != error_code::unreachable || t_.stop_wishes_.load() != 0 ||
-          flow_clock_ns() > until)
+      t_.take_signals();
+      if (t_.stop_wishes_.load() != 0)
+        return error(error_code::failed, "stopped while it waited for nodes");
+      if (placed.error().code() != error_code::unreachable || flow_clock_ns() > until)
         return std::move(placed.error());
       waits->receive(caf::after(std::chrono::milliseconds(20)) >> [] {});
     }
@@ -165,7 +179,8 @@ class topology::far_parts {
         const auto& node = nodes[n - 1];
         processes.push_back({raw(node.id), node.name, node.host});
       }
-    for (auto& p : process_of) p = number[p];
+    for (auto& p : process_of)
+      if (p != no_process) p = number[p];
     auto what = describe(t_, process_of, t_.libraries_);
     if (!what) return std::move(what.error());
     what_ = std::move(*what);
@@ -189,11 +204,12 @@ class topology::far_parts {
   void start() { tell(nullptr, gate_, start_parts{}); }
   void tick() { tell(nullptr, gate_, gate_tick{}); }
   // When the director is gone.
-  void end() {
+  void end(const topology_ended& how) {
     if (!gate_) return;
     auto left = std::make_shared<std::promise<void>>();
     const auto has_left = left->get_future();
-    tell(nullptr, std::exchange(gate_, nullptr), end_parts{std::move(left)});
+    tell(nullptr, std::exchange(gate_, nullptr),
+         end_parts{std::move(left), how.has_failed, how.why});
     has_left.wait();
   }
 
@@ -240,6 +256,17 @@ result<flow_totals> topology::run_to_end(const std::function<void(const topology
       if (has_failed && !ended.has_failed) ended = {true, std::move(why)};
       if (has_failed) is_over_here = is_over_there = true;
     };
+    // However it ends, by an exception of `look` too: nobody holds anything of it afterwards.
+    struct at_end {
+      flow_run& run;
+      far_parts* far;
+      const topology_ended& how;
+      ~at_end() {
+        run.end();
+        if (far != nullptr) far->end(how);
+      }
+    };
+    const at_end ends{run, far.get(), ended};
     const auto begin = [&](std::vector<std::optional<far_route>> routes) {
       run.start(std::move(whole), r.view, far != nullptr ? far->gate() : nullptr,
                 std::move(routes));
@@ -256,6 +283,7 @@ result<flow_totals> topology::run_to_end(const std::function<void(const topology
       begin({});
     std::uint32_t told = 0;
     while (!is_over_here || !is_over_there) {
+      take_signals();
       self->receive(
           [&](topology_ended& m) {
             is_over_here = true;
@@ -276,14 +304,17 @@ result<flow_totals> topology::run_to_end(const std::function<void(const topology
         ended = {true, error(error_code::failed, "stopped before its nodes had begun")},
         is_over_here = is_over_there = true;
       if (wishes != told && r.listing != nullptr) run.stop((wishes & 2) == 0);
+      // Whoever still works, here or elsewhere.
+      if (wishes != told && (wishes & 2) != 0 && r.listing != nullptr && far != nullptr) {
+        auto why = error(error_code::failed, "stopped at once");
+        take_end(true, why);
+      }
       told = wishes;
       if (far != nullptr) far->tick();
       if (look && r.listing != nullptr && (!is_over_here || !is_over_there)) look(*this);
     }
     r.ended_ns = flow_clock_ns();
     if (r.listing != nullptr) r.listing->end(ended.has_failed, ended.why.text());
-    run.end();
-    if (far != nullptr) far->end();
   } catch (const std::system_error& e) {
     return error(error_code::failed, fmt::format("the topology cannot start: {}", e.what()));
   }
@@ -305,6 +336,9 @@ int topology::run() {
     return 0;
   }
   signals_seen.store(0);
+  takes_signals_ = true;
+  if (!options_.cluster.is_cancelled)
+    options_.cluster.is_cancelled = [] { return signals_seen.load() > 0; };
   const auto old_int = std::signal(SIGINT, on_signal), old_term = std::signal(SIGTERM, on_signal);
   // What was ignored at the start (nohup) stays ignored.
   if (old_int == SIG_IGN) std::signal(SIGINT, SIG_IGN);
@@ -322,9 +356,6 @@ int topology::run() {
   };
   const auto done = run_to_end([&](const topology&) {
     tell_notes();
-    const auto seen = signals_seen.load();
-    if (seen > 0 && stop_wishes_.load() == 0) stop();
-    if (seen > 1 && stop_wishes_.load() < 2) kill();
     const auto now = flow_clock_ns();
     if (options_.is_quiet || now - shown < (is_terminal ? 200'000'000 : 5'000'000'000)) return;
     shown = now;
@@ -352,7 +383,9 @@ int topology::run() {
   std::signal(SIGTERM, old_term);
   if (!done) {
     std::fprintf(stderr, "%s%s\n", title.c_str(), done.error().text().c_str());
-    if (signals_seen.load() > 1) return 128 + signal_seen.load();
+    // Before anything ran one is enough.
+    if (signals_seen.load() > 1 || (signals_seen.load() > 0 && running_ == nullptr))
+      return 128 + signal_seen.load();
     return static_cast<int>(done.error().code());
   }
   if (!options_.is_quiet) std::fputs(to_text(report()).c_str(), stderr);

@@ -7,8 +7,9 @@
 // TO-2  Edges together hold `budget_bytes`, however fast the sources are (but each may hold one
 //       item). What stages keep by themselves is theirs.
 // With `cluster`, stages with `.on` run on its nodes, which need the stage libraries that they
-// stand in (use()). Nodes that have what is asked for are waited for, as long as cluster.timeout
-// says. A node that is lost ends the topology with a line that names it.
+// stand in (use()): it ends with a line for each that lacks it. Nodes that are what `.on` asks for
+// are waited for, as long as cluster.timeout says. What a node had when it was lost is made again,
+// or ends the topology with a line that names it (stage_options::on).
 //
 // Threading: described and run by one thread; stop() from any, a handler of signals too.
 // Ownership: it owns its stages, threads and actors; flows are names of what it owns, and it stays
@@ -61,8 +62,9 @@ std::string to_text(const std::vector<stage_report>& stages);
 class topology : public flow_graph {
  public:
   explicit topology(topology_options options = {});
-  // With the flags of a program: --threads, --memory, --explain, --quiet, --name, --help. Ends the
-  // program where they are wrong. (Defined in troupe::program.)
+  // With the flags of a program: --threads, --memory, --explain, --quiet, --name, --help, and those
+  // of a cluster: --cluster, --join, --lease, --timeout, --token-file. Ends the program where they
+  // are wrong. (Defined in troupe::program.)
   topology(int argc, char** argv);
   ~topology();
   topology(const topology&) = delete;
@@ -90,7 +92,10 @@ class topology : public flow_graph {
  private:
   struct running;
   class far_parts;
+  void take_signals();
+
   topology_options options_;
+  bool takes_signals_ = false;
   std::atomic<std::uint32_t> stop_wishes_{0};
   std::unique_ptr<running> running_;
   std::vector<const stage_library*> libraries_;

@@ -82,7 +82,8 @@ result<void> load_ops(op_table& ops, kernel_table& kernels, const std::string& f
   if (entry == nullptr && opened->find("troupe_stage_library") != nullptr) return {};
   if (entry == nullptr)
     return refuse(
-        fmt::format("it has no {}(): it is not a library of ops, or TROUPE_OP_LIBRARY is missing",
+        fmt::format("it has no {}(): it is not a library of ops, or TROUPE_OP_LIBRARY is missing "
+                    "(of stages: TROUPE_STAGE_LIBRARY)",
                     op_library_entry));
   const op_library* library = nullptr;
   try {

@@ -12,7 +12,7 @@
 namespace troupe {
 
 void topology_flags::add_topology_flags(CLI::App& app) {
-  add_cluster_flags(app, "Be seen, while it runs,");
+  add_cluster_flags(app, "Be seen while it runs, and have stages run (.on),");
   app.add_option("--threads", topology.threads,
                  "Threads that compute; without it, as many as there are cores")
       ->check(CLI::Range(1, 1024));

@@ -29,6 +29,7 @@ flow_totals totals_of(const flow_group& g) {
 std::string why_stuck(const flow_group& g) {
   std::string text;
   for (std::uint32_t i = 0; i < g.graph().edges().size(); ++i) {
+    if (!g.has_edge(i)) continue;
     const auto& m = *g.meter(i);
     const auto waiting = m.put_items.load() - m.taken_items.load();
     if (waiting == 0) continue;

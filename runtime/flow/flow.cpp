@@ -158,6 +158,7 @@ std::uint32_t add_function(flow_graph& g, std::uint32_t from, std::uint32_t port
   deal.outputs = lanes;
   deal.looks_for_room = true;
   deal.is_timed = is_kept;
+  if (is_kept) deal.ledger = ledger;
   deal.make = [hash, is_kept, lanes, ledger]() -> std::unique_ptr<stage> {
     if (is_kept) return std::make_unique<keeping_deal>(lanes, ledger);
     return make_deal(hash);
@@ -172,6 +173,7 @@ std::uint32_t add_function(flow_graph& g, std::uint32_t from, std::uint32_t port
   gather.inputs = lanes;
   gather.outputs = s.outputs;
   gather.takes_any = o.order == any;
+  if (is_kept) gather.ledger = ledger;
   if (o.order == any) gather.rate = unknown_rate;
   gather.make = [is_kept, lanes, ledger, keeps = o.order == kept]() -> std::unique_ptr<stage> {
     if (is_kept) return std::make_unique<keeping_gather>(lanes, keeps, ledger);

@@ -1,5 +1,6 @@
 #include "troupe/runtime/flow/flow_graph.hpp"
 
+#include "troupe/runtime/flow/kept_replicas.hpp"
 #include "troupe/runtime/text/byte_size.hpp"
 
 #include <fmt/format.h>
@@ -62,6 +63,14 @@ std::uint32_t flow_graph::connect(std::uint32_t from, std::uint32_t from_port, s
   return id;
 }
 
+std::uint32_t flow_graph::add_removed_edge(std::uint32_t from, std::uint32_t to) {
+  flow_edge_info e;
+  e.from = from;
+  e.to = to;
+  edges_.push_back(e);
+  return static_cast<std::uint32_t>(edges_.size() - 1);
+}
+
 std::uint32_t flow_graph::add_feedback(std::uint32_t stage, std::uint64_t credit,
                                        source_location where) {
   feedback_info f;
@@ -86,6 +95,7 @@ result<void> flow_graph::check() {
   if (auto ok = check_names(); !ok) return ok;
   if (auto ok = check_order(); !ok) return ok;
   if (auto ok = check_loops(); !ok) return ok;
+  chain_replicas();
   size_edges();
   return check_joins();
 }
@@ -105,7 +115,7 @@ result<void> flow_graph::check_names() const {
 result<void> flow_graph::check_order() const {
   std::vector<std::uint32_t> waits(stages_.size());
   for (const auto& e : edges_)
-    if (!is_back_edge(e)) ++waits[e.to];
+    if (!is_back_edge(e) && !stages_[e.from].is_removed) ++waits[e.to];
   std::vector<std::uint32_t> ready;
   for (std::uint32_t i = 0; i < stages_.size(); ++i)
     if (waits[i] == 0) ready.push_back(i);
@@ -163,7 +173,8 @@ result<void> flow_graph::check_loops() {
     for (std::size_t i = 0; i < stages_.size(); ++i) {
       auto& s = stages_[i];
       if (!behind[i] || !before[i]) continue;
-      const auto refused = s.holds                            ? "keeps items"
+      const auto refused = !s.on.empty()                      ? "runs on a node"
+                           : s.holds                          ? "keeps items"
                            : s.is_join                        ? "waits for several"
                            : s.looks_for_room                 ? "has replicas, or drops items"
                            : s.is_replica                     ? "is a replica"
@@ -185,8 +196,9 @@ result<void> flow_graph::check_loops() {
 
 // Each edge has an equal part of the budget; loops hold what their credit lets in.
 void flow_graph::size_edges() {
-  const auto part =
-      std::max<std::uint64_t>(1, budget_bytes_ / std::max<std::size_t>(1, edges_.size()));
+  const auto used = static_cast<std::uint64_t>(
+      std::ranges::count_if(edges_, [&](const auto& e) { return !stages_[e.from].is_removed; }));
+  const auto part = std::max<std::uint64_t>(1, budget_bytes_ / std::max<std::uint64_t>(1, used));
   for (auto& e : edges_) {
     e.bytes_max = part;
     if (stages_[e.from].kind == "drop_oldest") e.items_max = 1;
@@ -247,6 +259,52 @@ bool flow_graph::parts_before(std::uint32_t fork, const flow_stage_info& join, s
 }
 
 // What is joined must come in equal numbers, or one branch fills while the other one starves.
+// What gather and deal lie between leaves nothing for them to do, where both have the same replicas
+// on the same nodes: then the tickets of the first deal go through to the last gather.
+void flow_graph::chain_replicas() {
+  for (std::uint32_t d = 0; d < stages_.size(); ++d) {
+    auto& deal = stages_[d];
+    if (deal.kind != "deal" || deal.ledger == nullptr || deal.is_removed) continue;
+    const auto between = deal.in[0];
+    const auto g = edges_[between].from;
+    auto& gather = stages_[g];
+    if (gather.kind != "gather" || gather.ledger == nullptr || gather.inputs != deal.outputs ||
+        gather.out[0].size() != 1)
+      continue;
+    bool are_alike = true;
+    for (std::uint32_t i = 0; i < deal.outputs; ++i) {
+      const auto& before = stages_[edges_[gather.in[i]].from];
+      const auto& behind = stages_[edges_[deal.out[i][0]].to];
+      are_alike = are_alike && before.on == behind.on && before.is_kept == behind.is_kept;
+    }
+    if (!are_alike) continue;
+    std::uint32_t last = no_port;  // the gather behind
+    for (std::uint32_t i = 0; i < deal.outputs; ++i) {
+      auto& edge = edges_[gather.in[i]];
+      const auto dealt = deal.out[i][0];
+      const auto to = edges_[dealt].to;
+      edge.to = to;
+      edge.to_port = edges_[dealt].to_port;
+      stages_[to].in[edge.to_port] = gather.in[i];
+      stages_[to].is_chained = true;
+      edges_[dealt].from = d, edges_[dealt].to = g;
+      last = edges_[stages_[to].out[0][0]].to;
+    }
+    edges_[between].from = d, edges_[between].to = g;
+    auto& end = stages_[last];
+    end.ledger = gather.ledger;
+    end.make = [lanes = end.inputs, keeps = !end.takes_any, ledger = end.ledger] {
+      return std::unique_ptr<stage>(std::make_unique<keeping_gather>(lanes, keeps, ledger));
+    };
+    for (auto* s : {&deal, &gather}) {
+      s->is_removed = s->is_elsewhere = true;
+      s->inputs = s->outputs = 0;
+      s->in.clear();
+      s->out.clear();
+    }
+  }
+}
+
 result<void> flow_graph::check_joins() {
   struct path {
     stage_rate rate;
@@ -369,7 +427,7 @@ std::string explain(const flow_graph& g) {
       const auto* p = &g.stages()[g.edges()[edge].from];
       if (p->kind == "deal") p = &g.stages()[g.edges()[p->in[0]].from];
       auto n = p->name;
-      if (p->kind == "gather") n = n.substr(0, n.rfind('/'));
+      if (p->kind == "gather" || p->replicas > 1) n = n.substr(0, n.rfind('/'));
       from += (from.empty() ? "" : ", ") + n;
     };
     for (const auto e : s.in)

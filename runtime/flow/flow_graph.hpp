@@ -7,6 +7,8 @@
 // FG-2  check() refuses what could not end: branches of one flow that are joined though one of them
 //       makes more or fewer items, a feedback that nothing closes, a loop that keeps items or
 //       leaves its group. What it lets through runs to its end, however slow a stage is.
+//       Stages behind each other that run on the same nodes, with as many replicas each, are
+//       chained: items go from replica to replica, without the gather and the deal between them.
 // FG-3  Each edge is bounded in items and bytes. All edges together have `budget_bytes`, but each
 //       may hold one item, however large it is.
 // Threading: one owner; constant once it runs.
@@ -56,6 +58,8 @@ class flow_graph {
   std::uint32_t add_output(std::uint32_t stage);  // the same
   std::uint32_t connect(std::uint32_t from, std::uint32_t from_port, std::uint32_t to,
                         std::uint32_t to_port, std::uint64_t items_max = default_items_max);
+  // That keeps its number, between two stages that are removed.
+  std::uint32_t add_removed_edge(std::uint32_t from, std::uint32_t to);
   std::uint32_t add_feedback(std::uint32_t stage, std::uint64_t credit, source_location where);
 
   // The first mistake of the description is kept, and check() says it.
@@ -81,6 +85,7 @@ class flow_graph {
   result<void> check_loops();
   result<void> check_joins();
   void size_edges();
+  void chain_replicas();
   bool is_back_edge(const flow_edge_info& e) const;
   bool parts_before(std::uint32_t fork, const flow_stage_info& join, std::uint32_t a,
                     std::uint32_t b) const;

@@ -186,6 +186,11 @@ flow_group::flow_group(std::shared_ptr<const flow_graph> g) : graph_(std::move(g
   }
 }
 
+const stage_counters& flow_group::counters(std::uint32_t stage) const {
+  static const stage_counters none;
+  return slots_[stage] != nullptr ? *slots_[stage]->counters : none;
+}
+
 // Who is here, which edges lead out, what may have something to do.
 void flow_group::wire_slots() {
   open_ = sources_ = 0;
@@ -205,6 +210,7 @@ void flow_group::wire_slots() {
     s->is_end = s->info->is_end();
     s->is_slow = s->is_slow || s->info->may_block;
     s->is_replica = s->info->is_replica;
+    s->is_chained = s->info->is_chained;
     s->has_chores = s->is_replica || s->info->is_timed || s->info->may_be_over ||
                     std::ranges::any_of(s->in, [](auto* e) { return e->info->loop != no_port; });
     if (s->is_over) continue;
@@ -326,9 +332,16 @@ void flow_group::lose(const std::vector<std::uint32_t>& stages) {
       }
     // The deal and the gather are here, each at one end of it.
     auto* in = lost.in.size() == 1 ? edges_[lost.in[0]].get() : nullptr;
-    auto* out =
-        !lost.out.empty() && lost.out[0].size() == 1 ? edges_[lost.out[0][0]].get() : nullptr;
     if (in == nullptr || in->from == nullptr) continue;
+    // Behind those that it is chained to.
+    auto last = i;
+    const auto next = [&] {
+      const auto& port = graph_->stages()[last].out[0];
+      return port.size() == 1 ? port[0] : no_port;
+    };
+    while (next() != no_port && graph_->stages()[graph_->edges()[next()].to].is_elsewhere)
+      last = graph_->edges()[next()].to;
+    auto* out = next() == no_port ? nullptr : edges_[next()].get();
     close(in->id);
     auto* deal = dynamic_cast<keeping_deal*>(in->from->what.get());
     auto* gather = out == nullptr || out->to == nullptr
@@ -435,7 +448,9 @@ void flow_group::tell_taken(flow_edge& e) {
   if (wire_ == nullptr) return;
   const auto items = now_in(e.meter->taken_items), bytes = now_in(e.meter->taken_bytes);
   if (items <= e.told_items) return;  // some are taken again (lose())
-  if (!e.queue.empty() && (items - e.told_items) * 8 < e.info->items_max &&
+  // A join that holds items has no room for what is taken and not told.
+  const bool is_held = e.info->items_min > 1 && e.queue.count <= e.info->items_min;
+  if (!e.queue.empty() && !is_held && (items - e.told_items) * 8 < e.info->items_max &&
       (bytes - e.told_bytes) * 8 < e.info->bytes_max)
     return;
   e.told_items = items;
@@ -528,7 +543,14 @@ template <class Origin>
   s.origin = std::forward<Origin>(origin);
   s.took_end = std::exchange(s.origin.ends_ticket, false);
   s.ticket_is_open = s.is_replica;
-  if (s.has_chores) s.loop_item = e.info->loop;
+  if (s.has_chores) {
+    s.loop_item = e.info->loop;
+    if (s.is_chained) {
+      // A ticket ends here with the item that it ended with before, or with none.
+      s.ticket_is_open = s.took_end;
+      if (!value) return after(s);
+    }
+  }
   call(s, [&](stage_output& out) __attribute__((always_inline)) {
     return s.what->take(e.to_port, std::move(value), out);
   });
@@ -604,7 +626,7 @@ void stage_output::put(std::uint32_t port, any_value&& value) {
 }
 void stage_output::put_last(std::uint32_t port, any_value&& value) {
   if (slot_.is_source) return put(port, std::move(value));
-  if (slot_.is_replica) {
+  if (slot_.is_replica && slot_.ticket_is_open) {
     slot_.origin.ends_ticket = true;
     slot_.ticket_is_open = false;
     group_.put(slot_, port, std::move(value), std::move(slot_.origin));

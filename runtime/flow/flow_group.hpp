@@ -111,7 +111,7 @@ struct flow_slot {
   bool is_measured = true;      // each call is
   bool is_slow = false;         // nothing waits in a batch meanwhile
   // Of its info, by wire_slots().
-  bool is_source = false, is_end = false, is_replica = false;
+  bool is_source = false, is_end = false, is_replica = false, is_chained = false;
   bool has_chores = false;    // with each item: a ticket, a loop, a deadline, an early end
   flow_edge* only = nullptr;  // the edge of output 0 where that has one
   std::unique_ptr<stage> what;
@@ -172,7 +172,8 @@ class flow_group {
   bool is_over() const noexcept { return open_ == 0; }
   bool has_stage(std::uint32_t i) const noexcept { return slots_[i] != nullptr; }
   bool has_edge(std::uint32_t i) const noexcept { return edges_[i] != nullptr; }
-  const stage_counters& counters(std::uint32_t stage) const { return *slots_[stage]->counters; }
+  // All zero of a stage that is not here.
+  const stage_counters& counters(std::uint32_t stage) const;
   std::shared_ptr<stage_counters> shared_counters(std::uint32_t stage) const {
     return slots_[stage]->counters;
   }

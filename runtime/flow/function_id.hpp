@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <functional>
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <typeinfo>
 #include <utility>
@@ -48,12 +49,22 @@ std::optional<std::vector<std::byte>> prototype_of(const F& f) {
     return std::nullopt;
 }
 
+// Their layout; empty: it has none, or does not list them.
+template <class F>
+std::string members_of() {
+  if constexpr (!std::is_empty_v<F> && has_fields<F> && can_travel<F>)
+    return layout_of<F>();
+  else
+    return {};
+}
+
 // What another process has to know of a stage's function.
 struct travelling_function {
   function_id who;
   std::optional<std::vector<std::byte>> prototype;
   const value_codec* in = nullptr;   // of its items; null: they do not travel
   const value_codec* out = nullptr;  // null: nothing comes of it, or that does not travel
+  std::string members;               // the layout of its members
   bool makes_items = true;
   // It keeps nothing from item to item: it can be called though it is const.
   bool keeps_nothing = false;
@@ -65,6 +76,7 @@ travelling_function travels_as(const F& f) {
   travelling_function t;
   t.who = id_of(f);
   t.prototype = prototype_of(f);
+  t.members = members_of<F>();
   t.in = codec_of<In>();
   t.makes_items = !std::is_void_v<Out>;
   t.keeps_nothing = std::is_invocable_v<const F&, In> && !requires(F& g) { g.finish(); };

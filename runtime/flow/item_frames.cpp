@@ -95,7 +95,8 @@ tensor closed_frame(std::uint32_t edge) {
 std::optional<frame_head> head_of(const tensor& frame) {
   if (!frame || frame.type() != dtype::u8) return std::nullopt;
   byte_reader r(frame);
-  const auto head = read_head(r);
+  auto head = read_head(r);
+  if (head.kind == frame_kind::items) read_value(r, head.is_last);
   const bool is_known = head.kind == frame_kind::items || head.kind == frame_kind::taken ||
                         head.kind == frame_kind::closed;
   if (r.failed() || !is_known) return std::nullopt;

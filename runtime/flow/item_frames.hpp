@@ -22,6 +22,7 @@ enum class frame_kind : std::uint8_t { items = 1, taken = 2, closed = 3 };
 struct frame_head {
   frame_kind kind = frame_kind::items;
   std::uint32_t edge = 0;
+  bool is_last = false;  // of items: no more come by that edge
 };
 
 // The other end of an edge that leads to another process.

@@ -29,6 +29,7 @@ namespace troupe {
 class flow_group;
 struct flow_slot;
 struct travelling_function;
+struct replica_ledger;
 
 // What a stage puts its items into, and asks of the group that runs it.
 class stage_output {
@@ -171,6 +172,12 @@ struct stage_info {
   std::shared_ptr<const travelling_function> travels;  // null: `on` is empty
   // It runs in another process: no group of this one has it.
   bool is_elsewhere = false;
+  // A deal or a gather that check() found not to be needed: nobody runs it, and no edge leads
+  // there.
+  bool is_removed = false;
+  // A replica whose items come from one replica of another stage, with their tickets.
+  bool is_chained = false;
+  std::shared_ptr<replica_ledger> ledger;  // of a deal and a gather that keep
 
   // Nothing comes of it, but dead letters.
   bool is_end() const noexcept { return outputs == (dead_output == no_port ? 0U : 1U); }

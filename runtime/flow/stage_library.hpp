@@ -14,6 +14,11 @@
 //   t.use(word_stages());
 //   auto words = map(lines, tokenise{}, {.replicas = 3, .on = "/job:worker"});
 //
+// Items are numbers, texts, tensors, vectors, arrays, optionals, maps and tuples of such, and
+// structs that list their fields (value_traits.hpp). Nodes compare the library's name and version,
+// and the layouts of items and members, with the program's: change the version when a function
+// computes something else.
+//
 // The function itself does not travel, its members do, where it lists them (fields of
 // value_traits.hpp). What it has learnt from items stays where it is.
 //
@@ -48,6 +53,7 @@ struct library_stage {
   function_id who;
   const value_codec* in = nullptr;
   const value_codec* out = nullptr;  // null: nothing comes of it
+  std::string members;               // of its function: their layout
   // Of the function's members as they came; null: these bytes are not theirs.
   std::function<stage_factory(std::span<const std::byte> prototype)> make;
 };
@@ -106,10 +112,14 @@ std::optional<F> function_from(std::span<const std::byte> prototype) {
 
 template <class Stage, class In, class Out, class Function>
 library_stage make_library_stage(std::string name, function_id who, Function function) {
-  static_assert(can_travel<In>, "stage library: the stage's items do not go over a wire");
-  library_stage s{std::move(name), who, codec_of<In>(), nullptr, {}};
+  static_assert(can_travel<In>,
+                "stage library: the stage's items do not go over a wire; let them be numbers, "
+                "texts, tensors, containers of such, or structs that list their fields");
+  library_stage s{std::move(name), who, codec_of<In>(), nullptr, {}, {}};
   if constexpr (!std::is_void_v<Out>) {
-    static_assert(can_travel<Out>, "stage library: what the stage makes does not go over a wire");
+    static_assert(can_travel<Out>,
+                  "stage library: what the stage makes does not go over a wire; let it be numbers, "
+                  "texts, tensors, containers of such, or structs that list their fields");
     s.out = codec_of<Out>();
   }
   s.make = [function = std::move(function)](std::span<const std::byte> prototype) -> stage_factory {
@@ -120,6 +130,11 @@ library_stage make_library_stage(std::string name, function_id who, Function fun
   return s;
 }
 
+template <class F>
+library_stage with_members(library_stage s) {
+  s.members = members_of<F>();
+  return s;
+}
 // A struct with operator(), for map or for_each. T: its items, where they cannot be told by it.
 template <class F, class T = typename argument_of<F>::type>
 library_stage stage_of(std::string name) {
@@ -129,9 +144,10 @@ library_stage stage_of(std::string name) {
                 "stage library: the stage has members; list them as fields, and let it be made "
                 "without arguments");
   if constexpr (is_told)
-    return make_library_stage<function_stage<F, T>, T, typename stage_items<F, T>::type>(
-        std::move(name), {&typeid(F), nullptr},
-        [](std::span<const std::byte> p) { return function_from<F>(p); });
+    return with_members<F>(
+        make_library_stage<function_stage<F, T>, T, typename stage_items<F, T>::type>(
+            std::move(name), {&typeid(F), nullptr},
+            [](std::span<const std::byte> p) { return function_from<F>(p); }));
   else
     return {};
 }
@@ -150,11 +166,12 @@ library_stage stage_of(std::string name) {
 template <class F, class Key, class T = typename argument_of<F>::type>
 library_stage stage_by_key(std::string name) {
   static_assert(std::is_empty_v<Key>, "stage library: the key's function has members");
-  return make_library_stage<keyed_stage<Key, F, T>, T, typename keyed<Key, F, T>::item>(
-      std::move(name), {&typeid(std::pair<Key, F>), nullptr}, [](std::span<const std::byte> p) {
-        auto f = function_from<F>(p);
-        return f ? std::optional(std::pair<Key, F>(Key{}, std::move(*f))) : std::nullopt;
-      });
+  return with_members<F>(
+      make_library_stage<keyed_stage<Key, F, T>, T, typename keyed<Key, F, T>::item>(
+          std::move(name), {&typeid(std::pair<Key, F>), nullptr}, [](std::span<const std::byte> p) {
+            auto f = function_from<F>(p);
+            return f ? std::optional(std::pair<Key, F>(Key{}, std::move(*f))) : std::nullopt;
+          }));
 }
 
 // --- libraries in files --------------------------------------------------------------------------

@@ -18,10 +18,11 @@ constexpr std::size_t parts_max = 1U << 20;  // stages, edges, ports
 std::string list_of(std::span<const place_node> nodes) {
   if (nodes.empty()) return "there is no node";
   std::string text;
+  std::map<std::string, int> tasks;
   for (const auto& n : nodes) {
     text += text.empty() ? "there are " : ", ";
     text += n.name;
-    if (!n.job.empty()) text += " (/job:" + n.job + ")";
+    if (!n.job.empty()) text += fmt::format(" (/job:{}/task:{})", n.job, tasks[n.job]++);
     for (const auto& l : n.labels) text += " /label:" + l;
   }
   return nodes.size() == 1 ? text.replace(0, 9, "there is") : text;
@@ -54,6 +55,7 @@ result<std::vector<std::uint32_t>> place_on_nodes(const flow_graph& g,
   std::vector<std::uint32_t> has(nodes.size(), 0);
   for (std::uint32_t i = 0; i < stages.size(); ++i) {
     const auto& s = stages[i];
+    if (s.is_removed) process_of[i] = no_process;
     if (s.on.empty()) continue;
     const auto wish = parse_device(s.on);
     if (!wish) return wish.error();
@@ -71,7 +73,9 @@ result<std::vector<std::uint32_t>> place_on_nodes(const flow_graph& g,
     } else {
       for (const auto e : s.in) {
         const auto before = process_of[g.edges()[e].from];
-        if (before > 0 && std::ranges::find(there, before - 1) != there.end()) to = before - 1;
+        if (before > 0 && before != no_process &&
+            std::ranges::find(there, before - 1) != there.end())
+          to = before - 1;
       }
     }
     process_of[i] = to + 1;
@@ -106,7 +110,8 @@ result<topology_description> describe(const flow_graph& g,
     t.is_replica = s.is_replica;
     t.is_hidden = s.is_hidden;
     t.takes_any = s.takes_any;
-    if (t.process != 0) {
+    t.is_chained = s.is_chained;
+    if (t.process != 0 && t.process != no_process) {
       const library_stage* found = nullptr;
       for (const auto* l : libraries) {
         if (found = l->find(s.travels->who); found == nullptr) continue;
@@ -123,6 +128,7 @@ result<topology_description> describe(const flow_graph& g,
       t.function = found->name;
       for (const auto b : *s.travels->prototype)
         t.prototype.push_back(std::to_integer<std::uint8_t>(b));
+      t.members = s.travels->members;
       t.in_layout = s.travels->in->layout();
       if (s.travels->out != nullptr) t.out_layout = s.travels->out->layout();
     }
@@ -130,7 +136,9 @@ result<topology_description> describe(const flow_graph& g,
   }
   for (const auto& e : g.edges()) {
     described_edge t{e.from, e.from_port, e.to, e.to_port, e.items_max, e.bytes_max, e.items_min};
-    if (process_of[e.from] != process_of[e.to]) t.items_max = std::max(t.items_max, far_items_min);
+    // What is lossy holds one item, on purpose.
+    if (process_of[e.from] != process_of[e.to] && t.items_max > 1)
+      t.items_max = std::max(t.items_max, far_items_min);
     d.edges.push_back(t);
   }
   return d;
@@ -138,11 +146,17 @@ result<topology_description> describe(const flow_graph& g,
 
 std::vector<std::string> nodes_of_stages(const topology_description& d) {
   std::vector<std::string> names;
-  for (const auto& s : d.stages) names.push_back(d.processes[s.process].name);
+  for (const auto& s : d.stages)
+    names.push_back(s.process != no_process ? d.processes[s.process].name : "");
   return names;
 }
 
 namespace {
+
+// Between stages that nobody runs.
+bool is_removed(const topology_description& d, const described_edge& e) {
+  return d.stages[e.from].process == no_process && d.stages[e.to].process == no_process;
+}
 
 // Empty: every number in it leads somewhere.
 std::string what_is_wrong(const topology_description& d, std::uint32_t own) {
@@ -153,16 +167,19 @@ std::string what_is_wrong(const topology_description& d, std::uint32_t own) {
   std::size_t inputs = 0, outputs = 0;
   for (std::size_t i = 0; i < stages; ++i) {
     const auto& s = d.stages[i];
-    if (s.process >= d.processes.size()) return "a stage of no process";
+    if (s.process >= d.processes.size() && s.process != no_process) return "a stage of no process";
     inputs += s.inputs, outputs += s.outputs;
     if (inputs > d.edges.size() || outputs > d.edges.size() + 4 * stages) return "too many ports";
     if (s.dead_output != no_port && s.dead_output >= s.outputs) return "dead letters of no port";
     if (s.policy > static_cast<std::uint8_t>(error_policy::kind::restart)) return "no such policy";
-    if (s.process != 0 && (s.inputs != 1 || s.outputs > 2 || s.is_source)) return "no function";
+    if (s.process != 0 && s.process != no_process &&
+        (s.inputs != 1 || s.outputs > 2 || s.is_source))
+      return "no function";
     fed[i].resize(s.inputs);
   }
   for (const auto& e : d.edges) {
     if (e.from >= stages || e.to >= stages) return "an edge of no stage";
+    if (is_removed(d, e)) continue;
     if (e.from_port >= d.stages[e.from].outputs || e.to_port >= d.stages[e.to].inputs)
       return "an edge of no port";
     if (fed[e.to][e.to_port]) return "two edges into one port";
@@ -193,6 +210,15 @@ std::string lack_of_stage(const described_stage& s, const library_list& librarie
   };
   auto lack = differs("items", found->in, s.in_layout);
   if (lack.empty()) lack = differs("results", found->out, s.out_layout);
+  if (lack.empty() && found->members != s.members)
+    lack = fmt::format("has a {} whose members are {}, not {}", s.function,
+                       found->members.empty() ? "none" : found->members,
+                       s.members.empty() ? "none" : s.members);
+  // Ports as its function has them.
+  const bool has_dead = s.dead_output != no_port;
+  const auto outputs = (found->out != nullptr || s.is_replica ? 1U : 0U) + (has_dead ? 1U : 0U);
+  if (lack.empty() && (s.outputs != outputs || (has_dead && s.dead_output + 1 != outputs)))
+    lack = fmt::format("was told of a {} with other outputs", s.function);
   return lack;
 }
 
@@ -222,6 +248,8 @@ result<std::shared_ptr<topology_part>> part_of(topology_description d, std::uint
     info.is_hidden = s.is_hidden;
     info.takes_any = s.takes_any;
     info.is_replica = s.is_replica;
+    info.is_chained = s.is_chained;
+    info.is_removed = s.process == no_process;
     info.is_elsewhere = s.process != own;
     if (!info.is_elsewhere) {
       info.may_block = s.may_block;
@@ -233,7 +261,8 @@ result<std::shared_ptr<topology_part>> part_of(topology_description d, std::uint
         if (info.make == nullptr) lack = fmt::format("has a {} with other members", s.function);
       }
       if (!lack.empty()) {
-        lacks += (lacks.empty() ? "" : "; ") + lack;
+        // Once for all stages that lack the same.
+        if (lacks.find(lack) == std::string::npos) lacks += (lacks.empty() ? "" : "; ") + lack;
         continue;
       }
       auto travels = std::make_shared<travelling_function>();
@@ -245,7 +274,9 @@ result<std::shared_ptr<topology_part>> part_of(topology_description d, std::uint
   }
   if (!lacks.empty()) return error(error_code::not_found, lacks);
   for (const auto& e : part->d_.edges) {
-    const auto id = part->connect(e.from, e.from_port, e.to, e.to_port, e.items_max);
+    const auto id = is_removed(part->d_, e)
+                        ? part->add_removed_edge(e.from, e.to)
+                        : part->connect(e.from, e.from_port, e.to, e.to_port, e.items_max);
     auto& edge = part->edge_at(id);
     edge.bytes_max = e.bytes_max;
     edge.items_min = e.items_min;

@@ -33,6 +33,9 @@ struct place_node {
   std::vector<std::string> labels;
 };
 
+// Of a stage that nobody runs (stage_info::is_removed).
+inline constexpr std::uint32_t no_process = no_port;
+
 // By stage: 0: the program; i + 1: nodes[i]. A stage goes where those are that it takes from, where
 // that is one of its nodes, else to the one with the fewest stages; replicas are dealt among all
 // that match. Errors (unreachable): nobody matches, with the user's line.
@@ -58,23 +61,25 @@ struct described_stage {
   std::uint8_t policy = 0;
   std::uint64_t failures_max = 0;
   bool is_source = false, may_block = false, is_replica = false, is_hidden = false,
-       takes_any = false;
+       takes_any = false, is_chained = false;
   // Of a node's: where its function stands.
   std::string library, version, function;
   std::vector<std::uint8_t> prototype;
-  std::string in_layout, out_layout;
+  std::string members, in_layout, out_layout;  // layout_of()
   static constexpr auto fields = troupe::fields<
       &described_stage::name, &described_stage::kind, &described_stage::file,
       &described_stage::line, &described_stage::process, &described_stage::inputs,
       &described_stage::outputs, &described_stage::dead_output, &described_stage::replica,
       &described_stage::replicas, &described_stage::policy, &described_stage::failures_max,
       &described_stage::is_source, &described_stage::may_block, &described_stage::is_replica,
-      &described_stage::is_hidden, &described_stage::takes_any, &described_stage::library,
-      &described_stage::version, &described_stage::function, &described_stage::prototype,
-      &described_stage::in_layout, &described_stage::out_layout>(
-      "name", "kind", "file", "line", "process", "inputs", "outputs", "dead_output", "replica",
-      "replicas", "policy", "failures_max", "is_source", "may_block", "is_replica", "is_hidden",
-      "takes_any", "library", "version", "function", "prototype", "in_layout", "out_layout");
+      &described_stage::is_hidden, &described_stage::takes_any, &described_stage::is_chained,
+      &described_stage::library, &described_stage::version, &described_stage::function,
+      &described_stage::prototype, &described_stage::members, &described_stage::in_layout,
+      &described_stage::out_layout>("name", "kind", "file", "line", "process", "inputs", "outputs",
+                                    "dead_output", "replica", "replicas", "policy", "failures_max",
+                                    "is_source", "may_block", "is_replica", "is_hidden",
+                                    "takes_any", "is_chained", "library", "version", "function",
+                                    "prototype", "members", "in_layout", "out_layout");
 };
 struct described_edge {
   std::uint32_t from = 0, from_port = 0, to = 0, to_port = 0;

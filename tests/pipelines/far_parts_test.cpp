@@ -9,6 +9,8 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <deque>
@@ -98,7 +100,7 @@ struct random_topology {
       stage_options o{.replicas = std::uint32_t(1 + pick(4)), .on = places[pick(5)]};
       auto one = o;
       one.replicas = 1;
-      switch (pick(11)) {
+      switch (pick(12)) {
         case 0: f.f = map(f.f, plus_one, o); break;
         case 1: f.f = map(f.f, scaled{std::int64_t(pick(5)) - 2}, o); break;
         case 2: f.f = map(f.f, twins{}, o); break;
@@ -129,6 +131,16 @@ struct random_topology {
         case 9:
           if (f.is_ordered) f.f = first(f.f, 1 + pick(300));
           break;
+        case 11: {
+          // One branch is behind by as much as a window holds.
+          if (!f.is_ordered) break;
+          const auto s = map(f.f, scaled{1}, o);
+          f.f = map(zip(window(s, {.count = 1 + pick(30), .step = 1}), s),
+                    [](std::tuple<std::vector<std::int64_t>, std::int64_t> p) {
+                      return std::get<0>(p).back() * 3 + std::get<1>(p);
+                    });
+          break;
+        }
         case 10: {
           const auto doubled = map(f.f, scaled{2}, o);
           f.f = map(zip(f.f, doubled), [](std::tuple<std::int64_t, std::int64_t> p) {
@@ -306,6 +318,21 @@ struct processes {
     whole.lose(stages);
     cut_anew(program, std::move(whole));
   }
+  // Of every process: stages that are not over, and what waits before them.
+  std::string what_waits() const {
+    std::string text;
+    for (std::uint32_t n = 0; n < all.size(); ++n)
+      for (std::uint32_t i = 0; i < process_of.size() && !all[n].groups.empty(); ++i) {
+        const auto& g = all[n].groups[all[n].group_of[i]];
+        if (!g.has_stage(i) || g.counters(i).is_over.load()) continue;
+        text += fmt::format("\n{}: {} has taken {}", n, g.graph().stages()[i].name,
+                            g.counters(i).items_in.load());
+        for (const auto e : g.graph().stages()[i].in)
+          text += fmt::format(", {} of {} wait", g.meter(e)->put_items - g.meter(e)->taken_items,
+                              g.meter(e)->put_items.load());
+      }
+    return text;
+  }
   bool is_over() const {
     return std::ranges::all_of(all, [](const auto& p) {
       return std::ranges::all_of(p.groups, [](const auto& g) { return g.is_over(); });
@@ -315,7 +342,7 @@ struct processes {
     // Time goes on by more than a deal sleeps at its end.
     const auto clock = [this] { return now += 100; };
     for (int idle = 0; !is_over();) {
-      BOOST_REQUIRE_MESSAGE(idle < 10'000, "stuck");
+      if (idle >= 10'000) BOOST_FAIL("stuck: " << what_waits());
       const auto n = std::uint32_t(random() % all.size());
       auto& p = all[n];
       if (p.groups.empty()) continue;
@@ -373,7 +400,8 @@ sums compare(std::uint64_t seeds, bool loses) {
     BOOST_REQUIRE_EQUAL(bool(done), bool(ok));
     if (!ok) continue;
     parted.g.set_budget(64 * parted.g.edges().size());
-    BOOST_REQUIRE(parted.g.check());
+    const auto again = parted.g.check();
+    BOOST_REQUIRE_MESSAGE(again, (again ? "" : again.error().text()));
     const auto process_of = place_on_nodes(parted.g, nodes);
     BOOST_REQUIRE(process_of);
     auto what = describe(parted.g, *process_of, {&stages()});

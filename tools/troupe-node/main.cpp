@@ -156,7 +156,14 @@ int main(int argc, char** argv) {
       fmt::print(stderr, "troupe-node: {}\n", library.error().text());
       return static_cast<int>(library.error().code());
     }
-    if (*library != nullptr) stages.push_back(*library);
+    if (*library == nullptr) continue;
+    for (const auto* other : stages)
+      if (other->name() == (*library)->name()) {
+        fmt::print(stderr, "troupe-node: --load {}: a stage library {} is loaded already\n", file,
+                   other->name());
+        return 2;
+      }
+    stages.push_back(*library);
   }
   options.host_work = troupe::host_stages(std::move(stages));
   options.on_leave_asked = [] { ::kill(::getpid(), SIGTERM); };
