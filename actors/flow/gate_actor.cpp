@@ -37,6 +37,8 @@ struct gate {
   std::shared_ptr<topology_view> view;
   std::function<void(const std::string& peer, const std::string& why)> on_garbage;
   std::shared_ptr<const flow_routes> routes;
+  // As long as items pass by, the service worker takes no naps.
+  std::optional<pinned_scheduler::waiter> awake;
   bool is_halted = true;
   struct kept_frame {
     std::uint32_t process = 0;
@@ -156,6 +158,8 @@ struct gate {
   void begin(flow_begin& m) {
     routes = std::move(m.routes);
     director = std::move(m.director);
+    if (!awake)
+      awake.emplace(static_cast<pinned_scheduler&>(self->system().scheduler()));
   }
   void halt(const flow_halt& m) {
     is_halted = true;
@@ -173,6 +177,7 @@ struct gate {
   void let_go() {
     routes = nullptr;
     director = nullptr;
+    awake.reset();
     kept.clear();
     is_halted = true;
   }
