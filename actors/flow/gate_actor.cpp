@@ -158,8 +158,7 @@ struct gate {
   void begin(flow_begin& m) {
     routes = std::move(m.routes);
     director = std::move(m.director);
-    if (!awake)
-      awake.emplace(static_cast<pinned_scheduler&>(self->system().scheduler()));
+    if (!awake) awake.emplace(static_cast<pinned_scheduler&>(self->system().scheduler()));
   }
   void halt(const flow_halt& m) {
     is_halted = true;
