@@ -195,6 +195,7 @@ struct director_state {
     auto whole = flow_group::put_together(std::move(all));
     if (whole.failure()) return end({true, whole.failure()->why});
     if (!lost.empty()) whole.lose(std::exchange(lost, {}));
+    if (whole.failure()) return end({true, whole.failure()->why});
     back_off();
     place(std::move(whole), std::move(wanted));
   }

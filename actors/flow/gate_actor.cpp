@@ -104,9 +104,8 @@ struct gate {
       const auto from = what.stages[what.edges[i].from].process;
       const auto other = from == own ? what.stages[what.edges[i].to].process : from;
       far[i] = far_route{
-          peers[other]->link,
-          job,
-          {codec_of_edge(*view->graph, i), what.processes[own].host == what.processes[other].host}};
+          peers[other]->link, job,
+          far_end_of(*view->graph, i, what.processes[own].host == what.processes[other].host)};
     }
     return far;
   }
@@ -310,6 +309,9 @@ struct program_gate_state {
     }
   }
   std::string refusal(std::uint32_t process, const std::string& why) const {
+    // It names the stage itself.
+    if (why.find(": it cannot begin: ") != std::string::npos)
+      return fmt::format("{}; on {}", why, name_of(process));
     std::string text = fmt::format("{} {}", name_of(process), why);
     for (const auto& s : g.what.stages)
       if (s.process == process) {
@@ -329,22 +331,32 @@ struct program_gate_state {
     if (*process == 0)
       return fail(error(error_code::failed, "this program is out of its cluster: " + m.reason));
     if (over[*process] && has_all_of(*process)) return;
-    std::string names;
+    std::string names, not_kept;
     std::vector<std::uint32_t> stages;
-    bool are_kept = g.director != nullptr;
+    const auto add_to = [](std::string& list, const std::string& name) {
+      list += (list.empty() ? "" : ", ") + name;
+    };
     for (std::uint32_t i = 0; i < g.what.stages.size(); ++i) {
       if (g.what.stages[i].process != *process) continue;
-      names += (names.empty() ? "" : ", ") + g.what.stages[i].name;
+      const auto& s = g.view->graph->stages()[i];
+      if (s.stands_by == 0 || g.view->stages[i]->items_in.load() > 0)
+        add_to(names, g.what.stages[i].name);
       stages.push_back(i);
-      are_kept = are_kept && g.view->graph->stages()[i].is_kept;
+      if (!s.is_kept) add_to(not_kept, s.name);
       g.view->stages[i]->is_over.store(true, std::memory_order_relaxed);
     }
-    auto text = fmt::format("{} was lost ({}); {} ran there", name_of(*process), m.reason, names);
-    if (!are_kept) return fail(error(error_code::failed, std::move(text)));
+    auto text = fmt::format("{} was lost ({})", name_of(*process), m.reason);
+    text += names.empty() ? "; nothing worked there" : fmt::format("; {} ran there", names);
+    if (!not_kept.empty())
+      text += fmt::format(
+          "; what {} had learnt is lost: a stage that keeps it in a member `state` survives",
+          not_kept);
+    if (!not_kept.empty() || g.director == nullptr)
+      return fail(error(error_code::failed, std::move(text)));
     g.is_gone[*process] = true;
     std::erase_if(g.kept, [&](const auto& k) { return k.process == *process; });
     tell(nullptr, g.director, lose_stages{std::move(stages)});
-    tell(nullptr, program, part_lost{text + ": what it had is made again"});
+    tell(nullptr, program, part_lost{names.empty() ? text : text + ": what it had is made again"});
     over[*process] = true;
     look_over();
   }
@@ -465,6 +477,7 @@ struct node_gate_state {
     } catch (...) {
       return none(error(error_code::failed, "cannot make a stage: it threw no exception"));
     }
+    if (whole->failure()) return none(whole->failure()->why);
     g.view = view_of(part, *whole);
     g.on_garbage = [this](const std::string& peer, const std::string& why) {
       refuse(error(error_code::failed, peer + ": " + why), part_word::failed);
@@ -595,7 +608,8 @@ struct node_gate_state {
   }
   void lost(const node_lost& m) {
     if (m.node != setup.program && m.node != setup.host.self) return;
-    has_lost_program = true;
+    // What it said before it went counts.
+    has_lost_program = has_lost_program || !is_ending;
     end();
   }
 };

@@ -14,10 +14,11 @@
 //
 //   message            from           effect                                   answer
 //   work_word_came     node           as above                                 -
-//   node_lost          node           program: what that node had is dealt     lose_stages to the
+//   node_lost          node           program: what that node had is made      lose_stages to the
 //                                     again, if all its stages are kept        director, part_lost
-//                                     (kept_replicas.hpp); else the topology   parts_ended
-//                                     fails
+//                                     (kept_replicas.hpp,                      parts_ended
+//                                     recovered_replicas.hpp); else the
+//                                     topology fails
 //                                     node: its part ends with its program
 //   word_refused       node           the topology fails                       parts_ended
 //   stream_bound       link, node     all bound: placed                        -

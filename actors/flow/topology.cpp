@@ -187,8 +187,7 @@ class topology::far_parts {
     what_.name = t_.options_.name.empty() ? "topology" : t_.options_.name;
     what_.fuses = t_.options_.fuse;
     what_.processes = std::move(processes);
-    for (std::uint32_t i = 0; i < process_of.size(); ++i)
-      t_.stage_at(i).is_elsewhere = process_of[i] != 0;
+    mark_elsewhere(t_, process_of);
     for (std::uint32_t i = 0; i < what_.edges.size(); ++i)
       t_.edge_at(i).items_max = what_.edges[i].items_max;
     return {};
@@ -240,6 +239,7 @@ result<flow_totals> topology::run_to_end(const std::function<void(const topology
       options_.threads != 0 ? options_.threads : std::max(1U, std::thread::hardware_concurrency());
   std::shared_ptr<const flow_graph> graph(std::shared_ptr<const void>(), this);
   auto whole = std::make_shared<flow_group>(graph);
+  if (whole->failure()) return whole->failure()->why;
   running_ = std::make_unique<running>();
   auto& r = *running_;
   r.member = std::move(member);

@@ -1,7 +1,9 @@
 #include "troupe/actors/flow/topology_listing.hpp"
 
-#include <algorithm>
 #include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
 #include <utility>
 
 namespace troupe {
@@ -9,6 +11,12 @@ namespace {
 
 std::uint64_t relaxed(const std::atomic<std::uint64_t>& a) {
   return a.load(std::memory_order_relaxed);
+}
+
+// Of this process, so that tools tell two of one name apart.
+std::uint64_t next_number() {
+  static std::atomic<std::uint64_t> numbers{0};
+  return ++numbers;
 }
 
 }  // namespace
@@ -21,10 +29,12 @@ topology_listing::topology_listing(std::shared_ptr<topology_view> view, std::str
       now_ns_(std::move(now_ns)),
       began_ns_(now_ns_()),
       nodes_(std::move(nodes)) {
+  const auto number = next_number();
+  prefix_ = number == 1 ? name_ : fmt::format("{}#{}", name_, number);
   id_ = fmt::format("{:016x}", id);
   const auto& g = *view_->graph;
   for (const auto& s : g.stages()) {
-    stage_place p{s.name, s.is_source, s.is_end(), s.is_elsewhere, {}, {}};
+    stage_place p{s.name, s.is_source, s.is_end(), s.is_elsewhere, s.stands_by > 0, {}, {}};
     for (const auto e : s.in) p.in.push_back(e);
     for (const auto& port : s.out)
       for (const auto e : port) p.out.push_back(e);
@@ -71,12 +81,16 @@ std::vector<actor_snapshot> topology_listing::actors(const std::string& node) co
   const auto node_of = [&](std::uint32_t stage) {
     return stages_[stage].is_elsewhere && stage < nodes_.size() ? nodes_[stage] : node;
   };
+  // Who stands by is seen when it has taken over.
+  const auto is_idle = [&](std::uint32_t stage) {
+    return stages_[stage].stands_by && relaxed(view_->stages[stage]->items_in) == 0;
+  };
   for (std::size_t i = 0; i < stages_.size(); ++i) {
     const auto& s = stages_[i];
-    if (s.is_elsewhere) continue;
+    if (s.is_elsewhere || is_idle(static_cast<std::uint32_t>(i))) continue;
     const auto& c = *view_->stages[i];
     actor_snapshot a;
-    a.id = fmt::format("{}.{}.{}", node, name_, i);
+    a.id = fmt::format("{}.{}.{}", node, prefix_, i);
     a.kind = "stage";
     a.name = s.name;
     a.node = node;
@@ -102,9 +116,11 @@ std::vector<actor_snapshot> topology_listing::actors(const std::string& node) co
     const auto waiting = [&](std::uint32_t e) {
       const auto& m = *view_->edges[e];
       const auto put = relaxed(m.put_items), taken = relaxed(m.taken_items);
-      return put > taken ? put - taken : 0;
+      // While items are dealt again, fewer may have been taken than none.
+      return static_cast<std::int64_t>(put - taken) > 0 ? put - taken : 0;
     };
     for (std::size_t p = 0; p < s.in.size(); ++p) {
+      if (is_idle(edges_[s.in[p]].from)) continue;
       port_snapshot port;
       port.name = fmt::format("in{}", p);
       port.peer = stages_[edges_[s.in[p]].from].name;
@@ -118,6 +134,7 @@ std::vector<actor_snapshot> topology_listing::actors(const std::string& node) co
     }
     for (std::size_t p = 0; p < s.out.size(); ++p) {
       const auto& e = edges_[s.out[p]];
+      if (is_idle(e.to)) continue;
       const auto& m = *view_->edges[s.out[p]];
       port_snapshot port;
       port.name = fmt::format("out{}", p);

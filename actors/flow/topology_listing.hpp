@@ -30,12 +30,13 @@ class topology_listing final : public listed_work {
  private:
   std::shared_ptr<topology_view> view_;
   std::string name_, id_;
+  std::string prefix_;  // of the ids of its stages: its name, and which topology it is here
   std::function<std::int64_t()> now_ns_;
   std::int64_t began_ns_;
   // The names of stages and edges outlive the topology.
   struct stage_place {
     std::string name;
-    bool is_source = false, is_end = false, is_elsewhere = false;
+    bool is_source = false, is_end = false, is_elsewhere = false, stands_by = false;
     std::vector<std::uint32_t> in, out;  // edges
   };
   struct edge_place {

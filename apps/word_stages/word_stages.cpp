@@ -1,18 +1,23 @@
 #include "apps/word_stages/word_stages.hpp"
 
 #include <cctype>
+#include <cstddef>
 #include <utility>
 
 using namespace troupe;
 
 generator<std::string> words_of(std::string line) {
-  std::string word;
-  for (const auto c : line + " ") {
-    if (std::isalnum(static_cast<unsigned char>(c)) != 0) {
-      word += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    } else if (!word.empty()) {
-      co_yield std::exchange(word, {});
+  std::size_t begin = 0;
+  for (std::size_t i = 0; i <= line.size(); ++i) {
+    if (i < line.size() && std::isalnum(static_cast<unsigned char>(line[i])) != 0) {
+      line[i] = static_cast<char>(std::tolower(static_cast<unsigned char>(line[i])));
+      continue;
     }
+    if (i > begin) {
+      auto word = line.substr(begin, i - begin);
+      co_yield std::move(word);
+    }
+    begin = i + 1;
   }
 }
 

@@ -18,7 +18,7 @@ struct word_count {
 };
 
 struct by_word {
-  std::string operator()(const std::string& word) const { return word; }
+  const std::string& operator()(const std::string& word) const { return word; }
 };
 // Of one word.
 struct word_counter {

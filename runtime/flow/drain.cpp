@@ -43,6 +43,7 @@ std::string why_stuck(const flow_group& g) {
 result<flow_totals> drain(flow_graph& g) {
   if (auto ok = g.check(); !ok) return std::move(ok.error());
   flow_group all(std::shared_ptr<const flow_graph>(std::shared_ptr<const void>(), &g));
+  if (all.failure()) return all.failure()->why;
   std::int64_t now = 1'000'000'000;
   const auto clock = [&] { return now += 1000; };
   for (;;) {

@@ -1,6 +1,7 @@
 #include "troupe/runtime/flow/flow.hpp"
 
 #include "troupe/runtime/flow/kept_replicas.hpp"
+#include "troupe/runtime/flow/recovered_replicas.hpp"
 #include "troupe/runtime/plan/device_name.hpp"
 
 #include <algorithm>
@@ -60,6 +61,89 @@ void add_dead_letters(flow_graph& g, std::uint32_t stage,
   const auto port = g.add_output(stage);
   g.stage_at(stage).dead_output = port;
   g.connect(stage, port, letters->stage(), g.add_input(letters->stage()));
+}
+
+// What becomes of a replica when its process is lost.
+enum class survival : std::uint8_t {
+  none,      // the topology ends
+  dealt,     // what it had is given to others (kept_replicas.hpp)
+  recovered  // it is made again with its state (recovered_replicas.hpp)
+};
+survival survival_of(const new_stage& s, const stage_options& o, bool is_by_key) {
+  if (s.travels == nullptr || !s.is_copyable || o.replicas == 0) return survival::none;
+  if (s.travels->keeps_nothing && !is_by_key) return survival::dealt;
+  return s.travels->keeps_state ? survival::recovered : survival::none;
+}
+
+// What stands before and behind replicas, without names and ports.
+struct replica_ends {
+  stage_info deal, gather;
+};
+replica_ends ends_of_replicas(survival kind, std::uint32_t replicas, bool keeps_order,
+                              std::function<std::uint64_t(any_value&)> hash) {
+  replica_ends e;
+  e.deal.kind = "deal";
+  e.deal.is_hidden = e.gather.is_hidden = true;
+  e.deal.looks_for_room = true;
+  e.deal.is_timed = kind != survival::none;
+  e.gather.kind = "gather";
+  e.gather.takes_any = !keeps_order;
+  if (!keeps_order) e.gather.rate = unknown_rate;
+  if (kind == survival::none) {
+    e.deal.make = [hash = std::move(hash)] { return make_deal(hash); };
+    e.gather.make = [=] { return make_gather(replicas, keeps_order); };
+    return e;
+  }
+  if (kind == survival::dealt) {
+    const auto all = replicas + 1;
+    const auto ledger = std::make_shared<replica_ledger>(all, 0);
+    e.deal.make = [=] { return std::make_unique<keeping_deal>(all, ledger); };
+    e.gather.make = [=] { return std::make_unique<keeping_gather>(all, keeps_order, ledger); };
+    e.deal.ledger = e.gather.ledger = ledger;
+    return e;
+  }
+  const auto ledger = std::make_shared<replica_ledger>(0, replicas);
+  e.deal.make = [=, hash = std::move(hash)] {
+    return std::make_unique<recovering_deal>(replicas, hash, ledger);
+  };
+  e.gather.make = [=] {
+    return std::make_unique<recovering_gather>(replicas, keeps_order, ledger);
+  };
+  e.deal.ledger = e.gather.ledger = ledger;
+  return e;
+}
+
+// All that stand between those: replicas, and who takes over for them.
+std::vector<stage_info> instances_of(const stage_info& info, survival kind, std::uint32_t replicas,
+                                     bool makes_at_end) {
+  std::vector<stage_info> all;
+  const auto add = [&](std::uint32_t replica, std::uint32_t stands_by, const char* suffix) {
+    auto one = info;
+    if (replicas > 1 && replica < replicas) one.name += "/" + std::to_string(replica);
+    one.name += suffix;
+    one.replica = replica;
+    one.replicas = replicas;
+    // Where nothing comes of an item, there are no tickets to keep in order.
+    one.is_replica = kind != survival::none || !makes_at_end;
+    one.stands_by = stands_by;
+    one.is_hidden = stands_by > 0;
+    one.is_recovered = kind == survival::recovered;
+    const bool is_last = stands_by + 1 == lane_instances || replica == replicas;
+    one.is_kept = kind != survival::none && !is_last;
+    if (is_last) {  // in the program
+      one.on.clear();
+      one.travels = nullptr;
+    }
+    all.push_back(std::move(one));
+  };
+  for (std::uint32_t i = 0; i < replicas; ++i) {
+    add(i, 0, "");
+    if (kind != survival::recovered) continue;
+    add(i, 1, "/stand-by");
+    add(i, 2, "/spare");
+  }
+  if (kind == survival::dealt) add(replicas, 1, "/spare");
+  return all;
 }
 
 }  // namespace
@@ -136,71 +220,35 @@ std::uint32_t add_function(flow_graph& g, std::uint32_t from, std::uint32_t port
                        .at(where));
   if (o.replicas == 0)
     g.note_mistake(error(error_code::usage, info.name + ": .replicas is 0").at(where));
-  // What goes to nodes and may be made again has a deal and a gather in the program, and a spare
-  // replica there (kept_replicas.hpp).
-  const bool is_kept = s.travels != nullptr && s.travels->keeps_nothing && !hash && s.is_copyable;
-  if (o.replicas <= 1 && !is_kept) {
+  const auto kind = survival_of(s, o, static_cast<bool>(hash));
+  if (o.replicas <= 1 && kind == survival::none) {
     const auto id = g.add_stage(std::move(info));
     g.connect(from, port, id, 0);
     add_dead_letters(g, id, o.dead_letters);
     return id;
   }
-  if (s.outputs == 0)
-    // Replicas of an end: there is no order to keep.
-    info.outputs = 1;
-  const auto lanes = o.replicas + (is_kept ? 1 : 0);
-  const auto ledger = std::make_shared<replica_ledger>(lanes);
-  stage_info deal;
-  deal.kind = "deal";
-  deal.name = info.name + "/deal";
-  deal.where = where;
-  deal.is_hidden = true;
-  deal.outputs = lanes;
-  deal.looks_for_room = true;
-  deal.is_timed = is_kept;
-  if (is_kept) deal.ledger = ledger;
-  deal.make = [hash, is_kept, lanes, ledger]() -> std::unique_ptr<stage> {
-    if (is_kept) return std::make_unique<keeping_deal>(lanes, ledger);
-    return make_deal(hash);
-  };
-  const auto dealer = g.add_stage(std::move(deal));
+  const auto keeps_order = o.order == kept;
+  auto ends = ends_of_replicas(kind, o.replicas, keeps_order, std::move(hash));
+  // Replicas of an end: there is no order to keep.
+  if (s.outputs == 0) info.outputs = 1;
+  const auto instances = instances_of(info, kind, o.replicas, s.makes_at_end);
+  ends.deal.name = info.name + "/deal";
+  ends.deal.outputs = static_cast<std::uint32_t>(instances.size());
+  ends.gather.name = info.name + "/gather";
+  ends.gather.inputs = ends.deal.outputs;
+  ends.gather.outputs = s.outputs;
+  ends.deal.where = ends.gather.where = where;
+  const auto dealer = g.add_stage(std::move(ends.deal));
   g.connect(from, port, dealer, 0);
-  stage_info gather;
-  gather.kind = "gather";
-  gather.name = info.name + "/gather";
-  gather.where = where;
-  gather.is_hidden = true;
-  gather.inputs = lanes;
-  gather.outputs = s.outputs;
-  gather.takes_any = o.order == any;
-  if (is_kept) gather.ledger = ledger;
-  if (o.order == any) gather.rate = unknown_rate;
-  gather.make = [is_kept, lanes, ledger, keeps = o.order == kept]() -> std::unique_ptr<stage> {
-    if (is_kept) return std::make_unique<keeping_gather>(lanes, keeps, ledger);
-    return make_gather(lanes, keeps);
-  };
   std::vector<std::uint32_t> workers;
-  const auto name = info.name;
-  for (std::uint32_t i = 0; i < lanes; ++i) {
-    auto one = info;
-    if (o.replicas > 1) one.name = name + "/" + std::to_string(i);
-    one.is_replica = true;
-    one.is_kept = is_kept;
-    if (i == o.replicas) {
-      one.name = name + "/spare";
-      one.is_kept = false;
-      one.is_hidden = true;
-      one.on.clear();
-      one.travels = nullptr;
-    }
-    one.replica = i;
-    one.replicas = o.replicas;
-    workers.push_back(g.add_stage(std::move(one)));
-    g.connect(dealer, i, workers.back(), 0, replica_items_max);
+  for (const auto& one : instances) {
+    workers.push_back(g.add_stage(one));
+    g.connect(dealer, static_cast<std::uint32_t>(workers.size() - 1), workers.back(), 0,
+              replica_items_max);
     add_dead_letters(g, workers.back(), o.dead_letters);
   }
-  const auto gatherer = g.add_stage(std::move(gather));
-  for (std::uint32_t i = 0; i < lanes; ++i)
+  const auto gatherer = g.add_stage(std::move(ends.gather));
+  for (std::uint32_t i = 0; i < workers.size(); ++i)
     g.connect(workers[i], 0, gatherer, i, replica_items_max * 4);
   return gatherer;
 }

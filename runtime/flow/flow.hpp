@@ -85,7 +85,9 @@ struct stage_options {
   std::optional<flow<dead_letter>> dead_letters{};
   // Nodes to run on: "/job:worker", "/node:n2", "/label:rack=3"; replicas are dealt among those
   // that match. The function stands in a stage library (stage_library.hpp). Without a cluster, and
-  // where it is empty, it runs in the program.
+  // where it is empty, it runs in the program. A stage survives its node where its operator() is
+  // const, or where all that it learns is its member `state` (up to 1 GiB); else the topology ends
+  // with it.
   std::string on{};
 };
 
@@ -101,7 +103,11 @@ struct new_stage {
   bool is_copyable = true;  // its function: each replica, and who begins anew, has a copy
   // Null: it stays in the program.
   std::shared_ptr<const travelling_function> travels{};
+  // Nothing comes of an item, only of the end.
+  bool makes_at_end = false;
 };
+template <class F, class T>
+inline constexpr bool makes_at_end_only = std::is_void_v<std::invoke_result_t<F&, T>>;
 // Of a function that `.on` sends to a node.
 template <class In, class Out, class F>
 std::shared_ptr<const travelling_function> travels_for(const stage_options& o, const F& f) {
@@ -205,11 +211,12 @@ auto map(const flow<T>& in, F f, const stage_options& o = {},
       auto travels = travels_for<T, U>(o, f);
       return flow<U>(
           in.graph(),
-          add_function(in.graph(), in.stage(), in.port(),
-                       {"map", &typeid(F), stage_maker<function_stage<F, T>>(std::move(f)), 1,
-                        rate_of_result<F>(contract::is_one), has_finish<F>,
-                        std::is_copy_constructible_v<F>, std::move(travels)},
-                       o, where),
+          add_function(
+              in.graph(), in.stage(), in.port(),
+              {"map", &typeid(F), stage_maker<function_stage<F, T>>(std::move(f)), 1,
+               rate_of_result<F>(contract::is_one), has_finish<F>, std::is_copy_constructible_v<F>,
+               std::move(travels), makes_at_end_only<F, T>},
+              o, where),
           0);
     } else {
       return flow<T>(in);
@@ -551,9 +558,11 @@ std::shared_ptr<const travelling_function> travels_by_key(const stage_options& o
                                                           const std::pair<K, F>& f) {
   if (o.on.empty()) return nullptr;
   auto t = std::make_shared<travelling_function>(travels_as<In, Out>(f.second));
-  t->who = {&typeid(std::pair<K, F>), nullptr};
+  t->who.type = &typeid(std::pair<K, F>);
   if (!std::is_empty_v<K>) t->prototype.reset();
   t->keeps_nothing = false;
+  using key_type = std::remove_cvref_t<std::invoke_result_t<K&, const In&>>;
+  t->keeps_state = has_state<F> && can_travel<key_type>;
   return t;
 }
 
@@ -581,13 +590,14 @@ auto partition_by(const flow<T>& in, K key, F f, const stage_options& o = {},
     };
     auto both = std::pair<K, F>(std::move(key), std::move(f));
     auto travels = travels_by_key<T, U>(o, both);
-    return flow<U>(in.graph(),
-                   add_function(in.graph(), in.stage(), in.port(),
-                                {"partition_by", &typeid(F),
-                                 stage_maker<keyed_stage<K, F, T>>(std::move(both)), 1,
-                                 unknown_rate, true, true, std::move(travels)},
-                                o, where, hash),
-                   0);
+    return flow<U>(
+        in.graph(),
+        add_function(
+            in.graph(), in.stage(), in.port(),
+            {"partition_by", &typeid(F), stage_maker<keyed_stage<K, F, T>>(std::move(both)), 1,
+             unknown_rate, true, true, std::move(travels), makes_at_end_only<F, T>},
+            o, where, hash),
+        0);
   }
 }
 

@@ -196,8 +196,11 @@ result<void> flow_graph::check_loops() {
 
 // Each edge has an equal part of the budget; loops hold what their credit lets in.
 void flow_graph::size_edges() {
-  const auto used = static_cast<std::uint64_t>(
-      std::ranges::count_if(edges_, [&](const auto& e) { return !stages_[e.from].is_removed; }));
+  // Who stands by has items only when somebody else has none any more.
+  const auto used = static_cast<std::uint64_t>(std::ranges::count_if(edges_, [&](const auto& e) {
+    const auto& from = stages_[e.from];
+    return !from.is_removed && from.stands_by == 0 && stages_[e.to].stands_by == 0;
+  }));
   const auto part = std::max<std::uint64_t>(1, budget_bytes_ / std::max<std::uint64_t>(1, used));
   for (auto& e : edges_) {
     e.bytes_max = part;
@@ -264,12 +267,14 @@ bool flow_graph::parts_before(std::uint32_t fork, const flow_stage_info& join, s
 void flow_graph::chain_replicas() {
   for (std::uint32_t d = 0; d < stages_.size(); ++d) {
     auto& deal = stages_[d];
-    if (deal.kind != "deal" || deal.ledger == nullptr || deal.is_removed) continue;
+    if (deal.kind != "deal" || deal.ledger == nullptr || deal.is_removed ||
+        deal.ledger->has_lanes())
+      continue;
     const auto between = deal.in[0];
     const auto g = edges_[between].from;
     auto& gather = stages_[g];
-    if (gather.kind != "gather" || gather.ledger == nullptr || gather.inputs != deal.outputs ||
-        gather.out[0].size() != 1)
+    if (gather.kind != "gather" || gather.ledger == nullptr || gather.ledger->has_lanes() ||
+        gather.inputs != deal.outputs || gather.out[0].size() != 1)
       continue;
     bool are_alike = true;
     for (std::uint32_t i = 0; i < deal.outputs; ++i) {
@@ -441,12 +446,16 @@ std::string explain(const flow_graph& g) {
                   : fmt::format("{} items, {}", i.items_max, format_bytes(i.bytes_max));
       break;
     }
-    text += fmt::format("  {:<22} {:<20} {}{}{}{}\n", name, flow_graph::line_of(s.where),
-                        s.is_source ? "source" : "of " + from, s.on.empty() ? "" : "; on " + s.on,
-                        bound.empty() ? "" : "; its inputs hold " + bound,
-                        s.on_error.what == error_policy::kind::skip      ? "; skips"
-                        : s.on_error.what == error_policy::kind::restart ? "; restarts"
-                                                                         : "");
+    text += fmt::format(
+        "  {:<22} {:<20} {}{}{}{}\n", name, flow_graph::line_of(s.where),
+        s.is_source ? "source" : "of " + from,
+        s.on.empty()
+            ? ""
+            : "; on " + s.on + (s.is_kept ? ", whose loss it survives" : ", and ends with it"),
+        bound.empty() ? "" : "; its inputs hold " + bound,
+        s.on_error.what == error_policy::kind::skip      ? "; skips"
+        : s.on_error.what == error_policy::kind::restart ? "; restarts"
+                                                         : "");
     const bool is_unused = s.outputs > 0 && s.replicas == 1 &&
                            std::ranges::all_of(s.out, [](const auto& p) { return p.empty(); });
     if (is_unused) text += fmt::format("  {:<22} nobody takes what it makes\n", "");

@@ -1,6 +1,7 @@
 #include "troupe/runtime/flow/flow_group.hpp"
 
 #include "troupe/runtime/flow/kept_replicas.hpp"
+#include "troupe/runtime/flow/recovered_replicas.hpp"
 
 #include <fmt/format.h>
 
@@ -20,6 +21,7 @@ constexpr double light_ns = 5'000;       // one call of 64 is measured
 constexpr std::size_t small_batch = 8;   // whose items are moved into a block of others
 constexpr std::uint32_t looks_max = 64;  // firings between two looks at the clock
 constexpr std::uint32_t goes_before_a_look = 256;
+constexpr std::size_t state_bytes_max = std::size_t{1} << 30;  // that a replica is made again with
 constexpr std::int64_t noted_each_ns = 5'000;  // births of items that come faster: one of 16
 
 template <class T>
@@ -184,6 +186,46 @@ flow_group::flow_group(std::shared_ptr<const flow_graph> g) : graph_(std::move(g
       if (p != s->info->dead_output)
         s->outputs_open += static_cast<std::uint32_t>(s->out[p].size());
   }
+  for (auto& s : slots_)
+    if (s != nullptr && s->info->stands_by == 0 && !open(*s)) return;
+}
+
+// False: it has failed, and the topology with it.
+bool flow_group::open(flow_slot& s) {
+  s.is_open = true;
+  result<void> done;
+  try {
+    done = s.what->open();
+  } catch (const broken_invariant&) {
+    throw;
+  } catch (...) {
+    done = what_was_thrown();
+  }
+  if (done) return true;
+  const auto where = flow_graph::line_of(s.info->where);
+  error why(done.error().code(), fmt::format("{} ({}): it cannot begin: {}", s.info->name, where,
+                                             done.error().message()));
+  if (!failure_) failure_ = flow_failure{s.info->name, std::move(why)};
+  return false;
+}
+
+// After a failure: with a fresh state.
+void flow_group::begin_anew(flow_slot& s) {
+  try {
+    s.what = s.info->make();
+  } catch (const broken_invariant&) {
+    throw;
+  } catch (...) {
+    if (!failure_)
+      failure_ = flow_failure{
+          s.info->name,
+          error(error_code::failed,
+                fmt::format("{} ({}): it cannot begin anew: {}", s.info->name,
+                            flow_graph::line_of(s.info->where), what_was_thrown().message()))};
+    return;
+  }
+  s.has_more = false;
+  if (open(s)) count(s.counters->restarts, std::uint64_t{1});
 }
 
 const stage_counters& flow_group::counters(std::uint32_t stage) const {
@@ -211,6 +253,7 @@ void flow_group::wire_slots() {
     s->is_slow = s->is_slow || s->info->may_block;
     s->is_replica = s->info->is_replica;
     s->is_chained = s->info->is_chained;
+    s->is_recovered = s->info->is_recovered;
     s->has_chores = s->is_replica || s->info->is_timed || s->info->may_be_over ||
                     std::ranges::any_of(s->in, [](auto* e) { return e->info->loop != no_port; });
     if (s->is_over) continue;
@@ -343,34 +386,85 @@ void flow_group::lose(const std::vector<std::uint32_t>& stages) {
       last = graph_->edges()[next()].to;
     auto* out = next() == no_port ? nullptr : edges_[next()].get();
     close(in->id);
-    auto* deal = dynamic_cast<keeping_deal*>(in->from->what.get());
-    auto* gather = out == nullptr || out->to == nullptr
-                       ? nullptr
-                       : dynamic_cast<keeping_gather*>(out->to->what.get());
-    if (deal == nullptr || gather == nullptr) continue;  // over: all has been done
-    // What came of a ticket that did not end comes again.
-    while (!out->queue.empty() && !out->queue.blocks.back().back().origin.ends_ticket) {
-      const auto it = out->queue.pop_back();
-      out->queued_bytes -= it.bytes;
-      count(out->meter->taken_bytes, std::uint64_t{it.bytes});
-      count(out->meter->taken_items, std::uint64_t{1});
-    }
-    std::uint64_t ended = 0;
-    for (std::size_t b = 0; b < out->queue.blocks.size(); ++b) {
-      const auto& block = out->queue.blocks[b];
-      for (std::size_t k = b == 0 ? out->queue.first : 0; k < block.size(); ++k)
-        ended += block[k].origin.ends_ticket ? 1 : 0;
-    }
-    gather->lose(out->info->to_port, ended > 0, deal->next_ticket());
-    auto again = deal->lose(in->info->from_port, gather->ended(out->info->to_port) + ended);
-    auto& before = *edges_[in->from->info->in[0]];
-    // Not taken yet, then. Their bytes were counted by whoever put them, and stay so.
-    for (auto& it : again) it.bytes = 0;
-    before.meter->taken_items.fetch_sub(again.size());
-    before.queue.push_front(std::move(again));
+    // One that is over: all has been done.
+    if (in->from->what == nullptr || out == nullptr || out->to == nullptr ||
+        out->to->what == nullptr)
+      continue;
+    deal_again(*edges_[in->from->info->in[0]], made_again(*in, *out));
     mark(*in->from);
     if (!out->to->is_over) mark(*out->to);
   }
+}
+
+namespace {
+
+// The last one that waits goes, as if it had been taken.
+void drop_last(flow_edge& e) {
+  const auto it = e.queue.pop_back();
+  e.queued_bytes -= it.bytes;
+  count(e.meter->taken_bytes, std::uint64_t{it.bytes});
+  count(e.meter->taken_items, std::uint64_t{1});
+}
+
+}  // namespace
+
+// Before a deal waits, in front of all else, what was dealt to replicas that are lost: in the order
+// of the tickets, whoever had them, since a gather may wait for the first one.
+void flow_group::deal_again(flow_edge& before, std::vector<flow_item>&& again) {
+  // Not taken yet, then. Their bytes were counted by whoever put them, and stay so.
+  for (auto& it : again) it.bytes = 0;
+  auto waiting = again.size();
+  std::vector<std::uint32_t> loaded;  // lanes that have a newer state
+  for (const auto& it : again)
+    if (it.origin.kind == item_kind::load) loaded.push_back(it.origin.lane);
+  while (!before.queue.empty() && before.queue.front().origin.is_again) {
+    auto it = before.queue.pop();
+    if (it.origin.kind == item_kind::load && std::ranges::count(loaded, it.origin.lane) > 0)
+      --waiting;
+    else
+      again.push_back(std::move(it));
+  }
+  std::ranges::stable_sort(again, [](const flow_item& a, const flow_item& b) {
+    const auto rank = [](const flow_item& it) {
+      return it.origin.kind == item_kind::load ? 0 : it.origin.kind == item_kind::end ? 2 : 1;
+    };
+    return rank(a) != rank(b) ? rank(a) < rank(b)
+                              : static_cast<std::int32_t>(a.origin.ticket - b.origin.ticket) < 0;
+  });
+  before.meter->taken_items.fetch_sub(waiting);
+  before.queue.push_front(std::move(again));
+}
+
+// A replica is lost: `in` led to it from its deal, `out` to its gather. What is dealt again.
+std::vector<flow_item> flow_group::made_again(flow_edge& in, flow_edge& out) {
+  auto& deal = *in.from->what;
+  auto& gather = *out.to->what;
+  if (auto* lanes = dynamic_cast<recovering_deal*>(&deal)) {
+    auto again = lanes->lose(in.info->from_port);
+    if (!again) return {};
+    const auto& lost = graph_->stages()[in.info->to];
+    if (lanes->is_given_up(in.info->from_port) && !failure_)
+      failure_ = flow_failure{
+          lost.name,
+          error(error_code::failed,
+                fmt::format("{} ({}): its state was too large to be kept for its loss (1 GiB)",
+                            lost.name, flow_graph::line_of(lost.where)))};
+    while (!out.queue.empty()) drop_last(out);
+    dynamic_cast<recovering_gather&>(gather).lose(out.info->to_port);
+    return std::move(*again);
+  }
+  auto& keeps = dynamic_cast<keeping_deal&>(deal);
+  auto& gathers = dynamic_cast<keeping_gather&>(gather);
+  // What came of a ticket that did not end comes again.
+  while (!out.queue.empty() && !out.queue.blocks.back().back().origin.ends_ticket) drop_last(out);
+  std::uint64_t ended = 0;
+  for (std::size_t b = 0; b < out.queue.blocks.size(); ++b) {
+    const auto& block = out.queue.blocks[b];
+    for (std::size_t k = b == 0 ? out.queue.first : 0; k < block.size(); ++k)
+      ended += block[k].origin.ends_ticket ? 1 : 0;
+  }
+  gathers.lose(out.info->to_port, ended > 0, keeps.next_ticket());
+  return keeps.lose(in.info->from_port, gathers.ended(out.info->to_port) + ended);
 }
 
 // --- room ----------------------------------------------------------------------------------------
@@ -447,7 +541,8 @@ flow_item flow_group::pop(flow_edge& e) {
 void flow_group::tell_taken(flow_edge& e) {
   if (wire_ == nullptr) return;
   const auto items = now_in(e.meter->taken_items), bytes = now_in(e.meter->taken_bytes);
-  if (items <= e.told_items) return;  // some are taken again (lose())
+  // Some are taken again, or are marks that nobody put (lose()).
+  if (static_cast<std::int64_t>(items - e.told_items) <= 0) return;
   // A join that holds items has no room for what is taken and not told.
   const bool is_held = e.info->items_min > 1 && e.queue.count <= e.info->items_min;
   if (!e.queue.empty() && !is_held && (items - e.told_items) * 8 < e.info->items_max &&
@@ -544,12 +639,14 @@ template <class Origin>
   s.took_end = std::exchange(s.origin.ends_ticket, false);
   s.ticket_is_open = s.is_replica;
   if (s.has_chores) {
+    if (!s.is_open && !open(s)) return;
     s.loop_item = e.info->loop;
     if (s.is_chained) {
       // A ticket ends here with the item that it ended with before, or with none.
       s.ticket_is_open = s.took_end;
       if (!value) return after(s);
     }
+    if (s.is_recovered && s.origin.kind != item_kind::item) return take_mark(s, std::move(value));
   }
   call(s, [&](stage_output& out) __attribute__((always_inline)) {
     return s.what->take(e.to_port, std::move(value), out);
@@ -557,6 +654,45 @@ template <class Origin>
   if (s.is_end && s.origin.born_ns != 0) c.latency.add((*now_)() - s.origin.born_ns);
   if (s.has_more) go_on(s);
   if (!s.has_more && (s.has_chores || s.is_closing)) after(s);
+}
+
+// An empty answer: it has more than is sent, or cannot say.
+void flow_group::put_state(flow_slot& s, stage_output& out) {
+  std::optional<tensor> saved;
+  try {
+    saved = s.what->save();
+  } catch (const std::bad_alloc&) {
+  }
+  if (!saved || saved->size_bytes() > state_bytes_max) return;
+  count(s.counters->items_out, ~std::uint64_t{0});
+  out.put_last(0, any_value(std::move(*saved)));
+}
+
+// What is no item, to a replica of a lane (recovered_replicas.hpp): its answer is a ticket as an
+// item's is.
+[[gnu::noinline]] void flow_group::take_mark(flow_slot& s, any_value&& value) {
+  count(s.counters->items_in, ~std::uint64_t{0});
+  call(s, [&](stage_output& out) {
+    if (s.origin.kind == item_kind::end) return s.what->end(0, out);
+    if (s.origin.kind == item_kind::cut) {
+      put_state(s, out);
+      return false;
+    }
+    bool is_loaded = false;
+    try {
+      is_loaded = value.is<tensor>() && s.what->load(value.get<tensor>());
+    } catch (const std::bad_alloc&) {
+    }
+    // Whatever its policy: it would go on with another state.
+    if (!is_loaded && !failure_)
+      failure_ = flow_failure{
+          s.info->name,
+          error(error_code::failed, fmt::format("{} ({}): its state cannot be loaded again",
+                                                s.info->name, flow_graph::line_of(s.info->where)))};
+    return false;
+  });
+  if (s.has_more) go_on(s);
+  if (!s.has_more) after(s);
 }
 
 // --- calls ---------------------------------------------------------------------------------------
@@ -626,7 +762,8 @@ void stage_output::put(std::uint32_t port, any_value&& value) {
 }
 void stage_output::put_last(std::uint32_t port, any_value&& value) {
   if (slot_.is_source) return put(port, std::move(value));
-  if (slot_.is_replica && slot_.ticket_is_open) {
+  // At its end there may be several last ones.
+  if (slot_.is_replica && slot_.ticket_is_open && slot_.origin.kind != item_kind::end) {
     slot_.origin.ends_ticket = true;
     slot_.ticket_is_open = false;
     group_.put(slot_, port, std::move(value), std::move(slot_.origin));
@@ -690,15 +827,14 @@ void flow_group::failed(flow_slot& s) {
     return;
   }
   count(s.counters->skipped, std::uint64_t{1});
-  if (policy.what == error_policy::kind::restart) {
-    s.what = s.info->make();
-    s.has_more = false;
-    count(s.counters->restarts, std::uint64_t{1});
-  }
+  if (policy.what == error_policy::kind::restart) begin_anew(s);
   if (s.info->dead_output == no_port) return;
   dead_letter letter{s.info->name, graph_->stages()[s.origin.source].name, s.origin.number,
                      s.origin.label != nullptr ? *s.origin.label : std::string(), why.message()};
-  put(s, s.info->dead_output, any_value(std::move(letter)), std::as_const(s.origin));
+  auto origin = s.origin;
+  origin.kind = item_kind::item;
+  origin.ticket = origin.lane = 0;
+  put(s, s.info->dead_output, any_value(std::move(letter)), std::as_const(origin));
 }
 
 // --- ends ----------------------------------------------------------------------------------------
@@ -885,7 +1021,7 @@ bool flow_group::fire_once(flow_slot& s) {
     ++s.inputs_ended;
     s.ticket_is_open = false;
     s.origin.ticket = no_port;
-    call(s, [&](stage_output& out) { return s.what->end(p, out); });
+    if (!s.is_recovered) call(s, [&](stage_output& out) { return s.what->end(p, out); });
     if (s.has_more) go_on(s);
     if (!s.has_more && !s.is_over) after(s);
     if (has_done_all(s)) over(s);

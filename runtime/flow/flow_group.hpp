@@ -112,6 +112,8 @@ struct flow_slot {
   bool is_slow = false;         // nothing waits in a batch meanwhile
   // Of its info, by wire_slots().
   bool is_source = false, is_end = false, is_replica = false, is_chained = false;
+  bool is_recovered = false;
+  bool is_open = false;       // stage::open() was called
   bool has_chores = false;    // with each item: a ticket, a loop, a deadline, an early end
   flow_edge* only = nullptr;  // the edge of output 0 where that has one
   std::unique_ptr<stage> what;
@@ -140,7 +142,8 @@ class flow_group {
  public:
   enum class state : std::uint8_t { idle, more, over, failed };
 
-  // All stages of `g`, which was checked, but for those that are elsewhere.
+  // All stages of `g`, which was checked, but for those that are elsewhere; open, unless one has
+  // failed to (failure()).
   explicit flow_group(std::shared_ptr<const flow_graph> g);
   flow_group(flow_group&&) noexcept = default;
   flow_group& operator=(flow_group&&) noexcept = default;
@@ -152,7 +155,7 @@ class flow_group {
   static flow_group put_together(std::vector<flow_group>&& parts);
 
   // Of a group that is put together: those stages, which are elsewhere and is_kept, are gone with
-  // their process. What they had is dealt again (kept_replicas.hpp).
+  // their process. What they had is dealt again (kept_replicas.hpp, recovered_replicas.hpp).
   void lose(const std::vector<std::uint32_t>& stages);
 
   // Fires what can fire, until nothing can, or `until_ns` has come. `wire`: null where the group is
@@ -190,6 +193,8 @@ class flow_group {
   };
   flow_group() = default;
   void wire_slots();
+  std::vector<flow_item> made_again(flow_edge& in, flow_edge& out);
+  void deal_again(flow_edge& before, std::vector<flow_item>&& again);
   void count_full();
   // `Origin`: item_origin&& of the last item that comes of one, else const item_origin&.
   template <class Origin>
@@ -202,6 +207,10 @@ class flow_group {
   void set_full(flow_edge& e);
   template <class Origin>
   void take(flow_slot& s, flow_edge& e, any_value&& value, Origin&& origin, std::size_t bytes);
+  bool open(flow_slot& s);
+  void begin_anew(flow_slot& s);
+  static void put_state(flow_slot& s, stage_output& out);
+  void take_mark(flow_slot& s, any_value&& value);
   template <class Call>
   void call(flow_slot& s, Call c);
   template <class Call>

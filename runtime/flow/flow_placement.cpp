@@ -8,6 +8,20 @@ namespace {
 
 bool sleeps_here(const flow_stage_info& s) { return s.may_block && !s.is_elsewhere; }
 
+// Stages that sleep, each with the number of its thread among theirs. Who stands by has that of the
+// instance that it takes over from.
+template <class Each>
+std::uint32_t each_sleeping(const flow_graph& g, const Each& each) {
+  std::uint32_t next = 0;
+  for (std::uint32_t i = 0; i < g.stages().size(); ++i) {
+    const auto& s = g.stages()[i];
+    if (!sleeps_here(s)) continue;
+    const bool shares = s.is_recovered && s.stands_by > 0 && sleeps_here(g.stages()[i - 1]);
+    each(i, shares ? next - 1 : next++);
+  }
+  return next;
+}
+
 // What cannot be parted, in the order of its first stage.
 struct unit {
   std::vector<std::uint32_t> stages;
@@ -48,22 +62,22 @@ std::vector<std::uint32_t> best_pieces(const std::vector<unit>& units, std::uint
 }  // namespace
 
 std::uint32_t sleeping_stages(const flow_graph& g) {
-  return static_cast<std::uint32_t>(std::ranges::count_if(g.stages(), sleeps_here));
+  return each_sleeping(g, [](auto, auto) {});
 }
 
 std::vector<std::uint32_t> place_together(const flow_graph& g, std::uint32_t threads) {
-  std::vector<std::uint32_t> places;
-  auto next = threads;
-  for (const auto& s : g.stages()) places.push_back(sleeps_here(s) ? next++ : 0);
+  std::vector<std::uint32_t> places(g.stages().size(), 0);
+  each_sleeping(g, [&](std::uint32_t stage, std::uint32_t n) { places[stage] = threads + n; });
   return places;
 }
 
 flow_groups place_apart(const flow_graph& g, std::uint32_t threads) {
   flow_groups all;
   std::vector<std::uint32_t> of_loop(g.feedbacks().size(), no_port);
-  auto next_asleep = threads;
+  const auto asleep = place_together(g, threads);
   std::uint32_t next = 0;
-  for (const auto& s : g.stages()) {
+  for (std::uint32_t i = 0; i < g.stages().size(); ++i) {
+    const auto& s = g.stages()[i];
     auto group = static_cast<std::uint32_t>(all.thread_of.size());
     if (s.is_elsewhere) {
       all.group_of.push_back(0);
@@ -72,7 +86,7 @@ flow_groups place_apart(const flow_graph& g, std::uint32_t threads) {
     if (s.loop != no_port && of_loop[s.loop] != no_port) {
       group = of_loop[s.loop];
     } else {
-      all.thread_of.push_back(s.may_block ? next_asleep++ : next++ % threads);
+      all.thread_of.push_back(s.may_block ? asleep[i] : next++ % threads);
       if (s.loop != no_port) of_loop[s.loop] = group;
     }
     all.group_of.push_back(group);
@@ -97,7 +111,7 @@ std::vector<std::uint32_t> place_by_load(const flow_graph& g, std::uint32_t thre
   for (std::uint32_t i = 0; i < g.stages().size(); ++i) {
     const auto& s = g.stages()[i];
     if (s.may_block || s.is_elsewhere) continue;
-    if (s.is_replica) {
+    if (s.is_replica || s.replicas > 1) {
       free.push_back({{i}, loads[i]});
     } else if (s.loop != no_port && loop_unit[s.loop] != no_port) {
       auto& u = chain[loop_unit[s.loop]];

@@ -9,10 +9,14 @@
 //   void, result<void> it is a sink (for_each)
 //
 // State is what a struct with operator() has; every replica has an instance of its own, copied from
-// the one that was given. A member finish(), of the same contract or void, is called once, at the
-// end of the stream; so a stage whose operator() returns void and whose finish() returns what it
-// has gathered reduces a flow.
+// the one that was given. Where all that it learns from items is its member `state`, of a type that
+// goes over a wire (value_codec.hpp), it survives the node that it runs on. A member finish(), of
+// the same contract or void, is called once, at the end of the stream; so a stage whose operator()
+// returns void and whose finish() returns what it has gathered reduces a flow. A member open() is
+// called before the first item, where the stage runs: what it returns as an error, such as a file
+// that is missing, is told before anything runs.
 
+#include "troupe/runtime/flow/function_id.hpp"
 #include "troupe/runtime/flow/generator.hpp"
 #include "troupe/runtime/flow/stage.hpp"
 
@@ -54,6 +58,21 @@ struct returned<result<R>> {
 
 template <class F, class... In>
 using returned_by = returned<std::remove_cvref_t<std::invoke_result_t<F&, In...>>>;
+
+// A member open(), which returns nothing or a result<void>: called once, in the process where the
+// function runs, before its first item.
+template <class F>
+concept has_open = requires(F& f) { f.open(); };
+template <class F>
+result<void> open_function([[maybe_unused]] F& f) {
+  if constexpr (has_open<F>) {
+    if constexpr (std::is_void_v<decltype(f.open())>)
+      f.open();
+    else
+      return f.open();
+  }
+  return {};
+}
 
 template <class F>
 concept has_finish = requires(F& f) { f.finish(); };
@@ -114,6 +133,7 @@ class function_stage final : public stage {
  public:
   explicit function_stage(F f) : f_(std::move(f)) {}
 
+  result<void> open() override { return open_function(f_); }
   bool take(std::uint32_t, any_value&& in, stage_output& out) override {
     auto& value = in.get<In>();
     if constexpr (std::is_void_v<std::invoke_result_t<F&, In>>) {
@@ -133,6 +153,18 @@ class function_stage final : public stage {
     }
     return false;
   }
+  std::optional<tensor> save() const override {
+    if constexpr (has_state<F>)
+      return saved_by([&](byte_writer& w) { write_value(w, f_.state); });
+    else
+      return std::nullopt;
+  }
+  bool load([[maybe_unused]] const tensor& saved) override {
+    if constexpr (has_state<F>)
+      return load_from(saved, [&](byte_reader& r) { read_value(r, f_.state); });
+    else
+      return false;
+  }
 
  private:
   F f_;
@@ -145,6 +177,7 @@ template <class F>
 class source_stage final : public stage {
  public:
   explicit source_stage(F f) : f_(std::move(f)) {}
+  result<void> open() override { return open_function(f_); }
   source_state produce(stage_output& out) override {
     if constexpr (requires { typename F::promise_type; }) {
       auto next = f_.next();

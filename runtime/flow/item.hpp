@@ -12,6 +12,14 @@
 
 namespace troupe {
 
+// Items, and what goes along a lane of replicas between them (recovered_replicas.hpp).
+enum class item_kind : std::uint8_t {
+  item,
+  load,  // to a replica: its state from now on
+  cut,   // to a replica: tell your state; from it: this is it
+  end,   // to a replica: the stream is over; from it: what it makes at its end
+};
+
 struct item_origin {
   std::uint64_t number = 0;  // of its source's items: 0, 1, ...
   std::int64_t born_ns = 0;  // when the source made it; 0: not noted
@@ -20,6 +28,8 @@ struct item_origin {
   std::uint32_t ticket = 0;
   bool ends_ticket = false;
   bool is_again = false;  // it was dealt before, to a replica that is lost
+  item_kind kind = item_kind::item;
+  std::uint32_t lane = 0;  // of one that is dealt again: where it goes
   // What its source calls it, such as the path of a file; null: nothing.
   std::shared_ptr<const std::string> label;
 };

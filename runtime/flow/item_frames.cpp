@@ -14,6 +14,10 @@ enum item_flags : std::uint8_t {
   same_label = 8,  // as the item before it
   is_born = 16,    // when is noted
 };
+constexpr unsigned kind_shift = 5;  // item_kind: two bits
+
+// Its value is a state, of whatever type the edge's items are.
+bool is_state(item_kind k) noexcept { return k == item_kind::load || k == item_kind::cut; }
 
 void write_head(byte_writer& w, frame_kind kind, std::uint32_t edge) {
   w.number(kind);
@@ -40,6 +44,7 @@ void write_items(byte_writer& w, std::uint32_t edge, std::vector<flow_item>& ite
     const bool is_same = o.label != nullptr && o.label.get() == label;
     if (o.label != nullptr) flags |= is_same ? same_label : has_label;
     label = o.label.get();
+    flags |= static_cast<std::uint8_t>(static_cast<unsigned>(o.kind) << kind_shift);
     w.number(flags);
     w.number(o.number);
     w.number(o.source);
@@ -47,7 +52,11 @@ void write_items(byte_writer& w, std::uint32_t edge, std::vector<flow_item>& ite
     w.number(std::uint64_t{it.bytes});
     if (o.born_ns != 0) w.number(far.same_clock ? o.born_ns : now_ns - o.born_ns);
     if ((flags & has_label) != 0) w.text(*o.label);
-    if (it.value) far.codec->write(w, it.value);
+    if (!it.value) continue;
+    if (is_state(o.kind))
+      write_tensor(w, it.value.get<tensor>());
+    else
+      far.codec->write(w, it.value);
   }
 }
 
@@ -117,6 +126,9 @@ std::optional<read_frame_items> items_of(const tensor& frame, const far_end& far
     flow_item it;
     const auto flags = r.number<std::uint8_t>();
     it.origin.ends_ticket = (flags & ends_ticket) != 0;
+    it.origin.kind = static_cast<item_kind>((flags >> kind_shift) & 3U);
+    if ((flags >> kind_shift) > 3U || (it.origin.kind != item_kind::item && !far.has_marks))
+      return std::nullopt;
     it.origin.number = r.number<std::uint64_t>();
     it.origin.source = r.number<std::uint32_t>();
     it.origin.ticket = r.number<std::uint32_t>();
@@ -133,7 +145,11 @@ std::optional<read_frame_items> items_of(const tensor& frame, const far_end& far
     else if ((flags & same_label) == 0)
       label = nullptr;
     it.origin.label = label;
-    if ((flags & has_value) != 0) {
+    if ((flags & has_value) != 0 && is_state(it.origin.kind)) {
+      auto state = read_tensor(r);
+      if (r.failed() || !state || state.type() != dtype::u8) return std::nullopt;
+      it.value = any_value(std::move(state));
+    } else if ((flags & has_value) != 0) {
       if (far.codec == nullptr) return std::nullopt;
       it.value = far.codec->read(r);
     }

@@ -29,6 +29,7 @@ struct frame_head {
 struct far_end {
   const value_codec* codec = nullptr;  // of its items; null: they are empty, ends of tickets
   bool same_clock = false;             // both processes read one clock
+  bool has_marks = false;              // it is of a lane: what is no item comes by it, too
 };
 
 // `now_ns`: of this process. Errors (failed): more than `bytes_max`. Throws std::bad_alloc.

@@ -54,7 +54,7 @@ bool keeping_deal::take(std::uint32_t, any_value&& in, stage_output& out) {
     it.origin.ticket = ticket_;
     ticket_ = after(ticket_);
   }
-  lanes_[to].kept.push_back({it.value.copy(), it.origin});
+  if (ledger_->can_lose) lanes_[to].kept.push_back({it.value.copy(), it.origin});
   out.put_item(to, std::move(it));
   return false;
 }

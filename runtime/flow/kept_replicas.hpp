@@ -20,9 +20,9 @@
 // Threading: as stages; a replica_ledger is written by the gather and read by the deal, on two
 // threads. lose() of both while neither runs.
 
+#include "troupe/runtime/flow/replica_ledger.hpp"
 #include "troupe/runtime/flow/stage.hpp"
 
-#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -30,11 +30,6 @@
 #include <vector>
 
 namespace troupe {
-
-struct replica_ledger {
-  explicit replica_ledger(std::size_t replicas) : ended(replicas) {}
-  std::vector<std::atomic<std::uint64_t>> ended;  // tickets, by replica
-};
 
 class keeping_deal final : public stage {
  public:

@@ -5,10 +5,12 @@
 
 #include "troupe/runtime/flow/function_stage.hpp"
 
+#include <algorithm>
 #include <exception>
-#include <map>
 #include <type_traits>
+#include <unordered_map>
 #include <utility>
+#include <vector>
 
 namespace troupe {
 
@@ -35,6 +37,8 @@ class keyed_stage final : public stage {
 
  public:
   explicit keyed_stage(const std::pair<K, F>& p) : key_(p.first), prototype_(p.second) {}
+  // Once for all keys, whose instances are copies.
+  result<void> open() override { return open_function(prototype_); }
   bool take(std::uint32_t, any_value&& v, stage_output& out) override {
     auto& value = v.get<T>();
     auto& f = of_.try_emplace(key_(std::as_const(value)), prototype_).first->second;
@@ -51,25 +55,65 @@ class keyed_stage final : public stage {
   }
   bool go_on(stage_output& out) override {
     if (put_next(left_, out)) return true;
-    if (!ends_ || of_.empty()) return false;
-    auto one = of_.extract(of_.begin());
+    if (!ends_) return false;
+    if (!is_sorted_) sort_keys();
+    if (last_.empty()) {
+      of_.clear();
+      return false;
+    }
+    auto& [key, f] = *last_.back();
+    last_.pop_back();
     // One key that fails leaves the others.
     if constexpr (!std::is_void_v<typename types::end_type>) {
       try {
-        put_returned(types::end_one(one.mapped(), one.key()), left_, out);
+        put_returned(types::end_one(f, key), left_, out);
       } catch (const std::exception& e) {
         out.fail({error_code::failed, e.what()});
       }
     }
     return true;
   }
+  std::optional<tensor> save() const override {
+    if constexpr (is_saved) {
+      return saved_by([&](byte_writer& w) {
+        w.number(std::uint64_t{of_.size()});
+        for (const auto& [key, f] : of_) write_value(w, key), write_value(w, f.state);
+      });
+    } else {
+      return std::nullopt;
+    }
+  }
+  bool load([[maybe_unused]] const tensor& saved) override {
+    if constexpr (is_saved) {
+      of_.clear();
+      return load_from(saved, [&](byte_reader& r) {
+        for (auto n = r.count(); n > 0 && !r.failed(); --n) {
+          typename types::key_type key{};
+          read_value(r, key);
+          read_value(r, of_.try_emplace(std::move(key), prototype_).first->second.state);
+        }
+      });
+    } else {
+      return false;
+    }
+  }
 
  private:
+  static constexpr bool is_saved = has_state<F> && can_travel<typename types::key_type>;
   K key_;
   F prototype_;
-  std::map<typename types::key_type, F> of_;
+  using table = std::unordered_map<typename types::key_type, F>;
+  // At the end keys come in their order, the last one first here.
+  void sort_keys() {
+    is_sorted_ = true;
+    last_.reserve(of_.size());
+    for (auto& one : of_) last_.push_back(&one);
+    std::ranges::sort(last_, [](const auto* a, const auto* b) { return b->first < a->first; });
+  }
+  table of_;
+  std::vector<typename table::value_type*> last_;
   generator<typename types::item> left_;
-  bool ends_ = false;
+  bool ends_ = false, is_sorted_ = false;
 };
 
 }  // namespace troupe

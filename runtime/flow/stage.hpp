@@ -29,7 +29,7 @@ namespace troupe {
 class flow_group;
 struct flow_slot;
 struct travelling_function;
-struct replica_ledger;
+class replica_ledger;
 
 // What a stage puts its items into, and asks of the group that runs it.
 class stage_output {
@@ -85,6 +85,9 @@ inline constexpr std::uint32_t no_port = std::numeric_limits<std::uint32_t>::max
 class stage {
  public:
   virtual ~stage() = default;
+  // Once, before anything else is called: of all stages before the first one runs; of one that
+  // stands by, or begins anew, before its first item. An error ends the topology.
+  virtual result<void> open() { return {}; }
   virtual bool take(std::uint32_t port, any_value&& in, stage_output& out) = 0;
   virtual bool go_on(stage_output&) { return false; }
   // That input has ended. When all have, and nothing is left to put, the stage's outputs end.
@@ -103,6 +106,10 @@ class stage {
   virtual bool is_over() const { return false; }
   // The topology is asked to end: a source makes no more.
   virtual void close() {}
+  // What it has learnt from items, as bytes (u8), and the same again for a stage that is new;
+  // nullopt: it does not say. False: these bytes are no state of its own.
+  virtual std::optional<tensor> save() const { return std::nullopt; }
+  virtual bool load(const tensor& /*saved*/) { return false; }
 };
 
 // What to do with an item that a stage cannot work on.
@@ -152,8 +159,12 @@ struct stage_info {
   bool looks_for_room = false;
   // It is one of several replicas: each ticket ends with an item that says so.
   bool is_replica = false;
-  // Whatever it had, others make again (kept_replicas.hpp).
+  // Whatever it had, others make again (kept_replicas.hpp, recovered_replicas.hpp).
   bool is_kept = false;
+  // It is an instance of a lane, and ends when an item says so (recovered_replicas.hpp).
+  bool is_recovered = false;
+  // Above 0: it has nothing to do before others are lost.
+  std::uint32_t stands_by = 0;
   // It keeps items from one call to the next, or from a first to a last one.
   bool holds = false;
   // wakes_at() is asked after each call.
@@ -177,7 +188,8 @@ struct stage_info {
   bool is_removed = false;
   // A replica whose items come from one replica of another stage, with their tickets.
   bool is_chained = false;
-  std::shared_ptr<replica_ledger> ledger;  // of a deal and a gather that keep
+  // Of a deal and a gather that keep what they deal.
+  std::shared_ptr<replica_ledger> ledger;
 
   // Nothing comes of it, but dead letters.
   bool is_end() const noexcept { return outputs == (dead_output == no_port ? 0U : 1U); }

@@ -11,7 +11,9 @@ const library_stage* stage_library::find(std::string_view stage) const noexcept 
   return at != stages_.end() ? &*at : nullptr;
 }
 const library_stage* stage_library::find(const function_id& who) const noexcept {
-  const auto at = std::ranges::find(stages_, who, &library_stage::who);
+  auto at = std::ranges::find(stages_, who, &library_stage::who);
+  if (at == stages_.end())
+    at = std::ranges::find_if(stages_, [&](const auto& s) { return s.who.is_function_of(who); });
   return at != stages_.end() ? &*at : nullptr;
 }
 

@@ -20,9 +20,9 @@
 // computes something else.
 //
 // The function itself does not travel, its members do, where it lists them (fields of
-// value_traits.hpp). What it has learnt from items stays where it is.
+// value_traits.hpp). Where what it learns from items is its member `state`, that survives its node.
 //
-// STL-1  The name of a stage is unique in its library, and so is its function.
+// STL-1  The name of a stage is unique in its library, and so is its function with its items.
 // STL-2  `abi` stays the first member of stage_library_file: it is looked at before anything else
 //        of
 //       a file.
@@ -66,6 +66,7 @@ class stage_library {
   const std::string& version() const noexcept { return version_; }
   const std::vector<library_stage>& stages() const noexcept { return stages_; }
   const library_stage* find(std::string_view stage) const noexcept;
+  // With those items, or else with any.
   const library_stage* find(const function_id& who) const noexcept;
 
  private:
@@ -146,7 +147,7 @@ library_stage stage_of(std::string name) {
   if constexpr (is_told)
     return with_members<F>(
         make_library_stage<function_stage<F, T>, T, typename stage_items<F, T>::type>(
-            std::move(name), {&typeid(F), nullptr},
+            std::move(name), {&typeid(F), nullptr, &typeid(T)},
             [](std::span<const std::byte> p) { return function_from<F>(p); }));
   else
     return {};
@@ -158,7 +159,7 @@ library_stage stage_of(std::string name) {
   using T = typename argument_of<decltype(F)>::type;
   return make_library_stage<function_stage<decltype(F), T>, T,
                             typename stage_items<decltype(F), T>::type>(
-      std::move(name), id_of(F), [](std::span<const std::byte> p) {
+      std::move(name), id_of<T>(F), [](std::span<const std::byte> p) {
         return p.empty() ? std::optional<decltype(F)>(F) : std::nullopt;
       });
 }
@@ -168,7 +169,8 @@ library_stage stage_by_key(std::string name) {
   static_assert(std::is_empty_v<Key>, "stage library: the key's function has members");
   return with_members<F>(
       make_library_stage<keyed_stage<Key, F, T>, T, typename keyed<Key, F, T>::item>(
-          std::move(name), {&typeid(std::pair<Key, F>), nullptr}, [](std::span<const std::byte> p) {
+          std::move(name), {&typeid(std::pair<Key, F>), nullptr, &typeid(T)},
+          [](std::span<const std::byte> p) {
             auto f = function_from<F>(p);
             return f ? std::optional(std::pair<Key, F>(Key{}, std::move(*f))) : std::nullopt;
           }));

@@ -1,5 +1,7 @@
 #include "troupe/runtime/flow/topology_parts.hpp"
 
+#include "troupe/runtime/flow/recovered_replicas.hpp"
+#include "troupe/runtime/flow/replica_ledger.hpp"
 #include "troupe/runtime/plan/device_name.hpp"
 
 #include <fmt/format.h>
@@ -44,6 +46,15 @@ std::vector<std::uint32_t> matches(const device_name& wish, std::span<const plac
 
 }  // namespace
 
+void mark_elsewhere(flow_graph& g, const std::vector<std::uint32_t>& process_of) {
+  const bool is_alone = std::ranges::all_of(process_of, [](auto p) { return p == 0; });
+  for (std::uint32_t i = 0; i < process_of.size(); ++i) {
+    auto& s = g.stage_at(i);
+    s.is_elsewhere = process_of[i] != 0;
+    if (s.ledger != nullptr) s.ledger->can_lose = !is_alone;
+  }
+}
+
 bool has_places(const flow_graph& g) {
   return std::ranges::any_of(g.stages(), [](const auto& s) { return !s.on.empty(); });
 }
@@ -66,6 +77,15 @@ result<std::vector<std::uint32_t>> place_on_nodes(const flow_graph& g,
           .at(s.where);
     std::ranges::stable_sort(there, {}, [&](auto n) { return has[n]; });
     auto to = there.front();
+    if (s.stands_by > 0) {
+      // On the node behind that of its replica; in the program, where there is no other.
+      const auto home = process_of[i - s.stands_by] - 1;
+      if (there.size() == 1) continue;
+      std::ranges::sort(there);
+      const auto at = std::ranges::find(there, home);
+      process_of[i] = (at + 1 == there.end() ? there.front() : at[1]) + 1;
+      continue;
+    }
     if (s.replicas > 1) {
       // All replicas of one stage stand in a row; the first one found the order.
       std::ranges::sort(there);
@@ -111,9 +131,13 @@ result<topology_description> describe(const flow_graph& g,
     t.is_hidden = s.is_hidden;
     t.takes_any = s.takes_any;
     t.is_chained = s.is_chained;
+    t.is_recovered = s.is_recovered;
+    t.stands_by = s.stands_by;
     if (t.process != 0 && t.process != no_process) {
       const library_stage* found = nullptr;
-      for (const auto* l : libraries) {
+      auto all = libraries;
+      if (s.travels->library != nullptr) all.push_back(s.travels->library);
+      for (const auto* l : all) {
         if (found = l->find(s.travels->who); found == nullptr) continue;
         t.library = l->name();
         t.version = l->version();
@@ -172,6 +196,8 @@ std::string what_is_wrong(const topology_description& d, std::uint32_t own) {
     if (inputs > d.edges.size() || outputs > d.edges.size() + 4 * stages) return "too many ports";
     if (s.dead_output != no_port && s.dead_output >= s.outputs) return "dead letters of no port";
     if (s.policy > static_cast<std::uint8_t>(error_policy::kind::restart)) return "no such policy";
+    if (s.is_recovered && (!s.is_replica || s.is_chained || s.stands_by >= lane_instances))
+      return "a lane of no replica";
     if (s.process != 0 && s.process != no_process &&
         (s.inputs != 1 || s.outputs > 2 || s.is_source))
       return "no function";
@@ -249,6 +275,8 @@ result<std::shared_ptr<topology_part>> part_of(topology_description d, std::uint
     info.takes_any = s.takes_any;
     info.is_replica = s.is_replica;
     info.is_chained = s.is_chained;
+    info.is_recovered = s.is_recovered;
+    info.stands_by = s.stands_by;
     info.is_removed = s.process == no_process;
     info.is_elsewhere = s.process != own;
     if (!info.is_elsewhere) {
@@ -289,14 +317,14 @@ bool is_far(const flow_graph& g, std::uint32_t edge) {
   return g.stages()[e.from].is_elsewhere != g.stages()[e.to].is_elsewhere;
 }
 
-const value_codec* codec_of_edge(const flow_graph& g, std::uint32_t edge) {
+far_end far_end_of(const flow_graph& g, std::uint32_t edge, bool same_clock) {
   const auto& e = g.edges()[edge];
   const auto& from = g.stages()[e.from];
   const auto& to = g.stages()[e.to];
-  if (e.from_port == from.dead_output) return codec_of<dead_letter>();
-  if (to.travels != nullptr) return to.travels->in;
-  if (from.travels != nullptr) return from.travels->out;
-  return nullptr;
+  if (e.from_port == from.dead_output) return {codec_of<dead_letter>(), same_clock};
+  const bool has_marks = from.is_recovered || to.is_recovered;
+  if (to.travels != nullptr) return {to.travels->in, same_clock, has_marks};
+  return {from.travels != nullptr ? from.travels->out : nullptr, same_clock, has_marks};
 }
 
 }  // namespace troupe

@@ -38,10 +38,13 @@ inline constexpr std::uint32_t no_process = no_port;
 
 // By stage: 0: the program; i + 1: nodes[i]. A stage goes where those are that it takes from, where
 // that is one of its nodes, else to the one with the fewest stages; replicas are dealt among all
-// that match. Errors (unreachable): nobody matches, with the user's line.
+// that match; who stands by is on another node,
+// or in the program. Errors (unreachable): nobody matches, with the user's line.
 result<std::vector<std::uint32_t>> place_on_nodes(const flow_graph& g,
                                                   std::span<const place_node> nodes);
 bool has_places(const flow_graph& g);
+// In the program, before it runs.
+void mark_elsewhere(flow_graph& g, const std::vector<std::uint32_t>& process_of);
 
 // --- what a node is told -------------------------------------------------------------------------
 
@@ -61,7 +64,8 @@ struct described_stage {
   std::uint8_t policy = 0;
   std::uint64_t failures_max = 0;
   bool is_source = false, may_block = false, is_replica = false, is_hidden = false,
-       takes_any = false, is_chained = false;
+       takes_any = false, is_chained = false, is_recovered = false;
+  std::uint32_t stands_by = 0;
   // Of a node's: where its function stands.
   std::string library, version, function;
   std::vector<std::uint8_t> prototype;
@@ -73,13 +77,13 @@ struct described_stage {
       &described_stage::replicas, &described_stage::policy, &described_stage::failures_max,
       &described_stage::is_source, &described_stage::may_block, &described_stage::is_replica,
       &described_stage::is_hidden, &described_stage::takes_any, &described_stage::is_chained,
-      &described_stage::library, &described_stage::version, &described_stage::function,
-      &described_stage::prototype, &described_stage::members, &described_stage::in_layout,
-      &described_stage::out_layout>("name", "kind", "file", "line", "process", "inputs", "outputs",
-                                    "dead_output", "replica", "replicas", "policy", "failures_max",
-                                    "is_source", "may_block", "is_replica", "is_hidden",
-                                    "takes_any", "is_chained", "library", "version", "function",
-                                    "prototype", "members", "in_layout", "out_layout");
+      &described_stage::is_recovered, &described_stage::stands_by, &described_stage::library,
+      &described_stage::version, &described_stage::function, &described_stage::prototype,
+      &described_stage::members, &described_stage::in_layout, &described_stage::out_layout>(
+      "name", "kind", "file", "line", "process", "inputs", "outputs", "dead_output", "replica",
+      "replicas", "policy", "failures_max", "is_source", "may_block", "is_replica", "is_hidden",
+      "takes_any", "is_chained", "is_recovered", "stands_by", "library", "version", "function",
+      "prototype", "members", "in_layout", "out_layout");
 };
 struct described_edge {
   std::uint32_t from = 0, from_port = 0, to = 0, to_port = 0;
@@ -132,7 +136,7 @@ result<std::shared_ptr<topology_part>> part_of(topology_description d, std::uint
                                                const library_list& libraries);
 
 // Of an edge that has one of its ends in this process.
-const value_codec* codec_of_edge(const flow_graph& g, std::uint32_t edge);
+far_end far_end_of(const flow_graph& g, std::uint32_t edge, bool same_clock);
 bool is_far(const flow_graph& g, std::uint32_t edge);
 
 }  // namespace troupe

@@ -1,6 +1,7 @@
 #pragma once
-// Values as bytes, for edges between processes: numbers, texts, tensors, vectors, arrays,
-// optionals, tuples, maps, and plain structs that list their fields (value_traits.hpp).
+// Values as bytes, for edges between processes: numbers, texts, tensors, vectors, deques, arrays,
+// optionals, tuples, ordered maps and sets, and plain structs that list their fields
+// (value_traits.hpp). Hashed containers do not travel: what was read would be in another order.
 //
 // Numbers are as they lie in memory, little-endian; sizes are u64. A tensor's elements stand at a
 // multiple of 64 bytes, so that whoever reads them from a tensor needs no copy. Nothing says what
@@ -22,6 +23,7 @@
 #include <cstring>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -119,6 +121,10 @@ template <class T>
 struct is_map : std::false_type {};
 template <class K, class V, class C, class A>
 struct is_map<std::map<K, V, C, A>> : std::true_type {};
+template <class T>
+struct is_set : std::false_type {};
+template <class T, class C, class A>
+struct is_set<std::set<T, C, A>> : std::true_type {};
 
 // Whether values of T go over a wire. Types that hold themselves do not.
 template <class T, int Depth = 0>
@@ -130,7 +136,8 @@ consteval bool travels() {
   } else if constexpr (std::is_enum_v<T> || std::is_same_v<T, std::string> ||
                        std::is_same_v<T, tensor>) {
     return true;
-  } else if constexpr (is_vector<T>::value || is_array<T>::value || is_optional<T>::value) {
+  } else if constexpr (is_vector<T>::value || is_array<T>::value || is_optional<T>::value ||
+                       is_set<T>::value || is_deque<T>::value) {
     return travels<typename T::value_type, Depth + 1>();
   } else if constexpr (is_map<T>::value) {
     return travels<typename T::key_type, Depth + 1>() &&
@@ -173,6 +180,9 @@ void write_value(byte_writer& w, const T& v) {
   } else if constexpr (is_map<T>::value) {
     w.number(std::uint64_t{v.size()});
     for (const auto& [k, e] : v) write_value(w, k), write_value(w, e);
+  } else if constexpr (is_set<T>::value || is_deque<T>::value) {
+    w.number(std::uint64_t{v.size()});
+    for (const auto& e : v) write_value(w, e);
   } else if constexpr (is_tuple<T>::value) {
     std::apply([&](const auto&... m) { (write_value(w, m), ...); }, v);
   } else {
@@ -226,6 +236,17 @@ void read_value(byte_reader& r, T& v) {
       read_value(r, k), read_value(r, e);
       v.emplace(std::move(k), std::move(e));
     }
+  } else if constexpr (is_set<T>::value || is_deque<T>::value) {
+    const auto n = r.count();
+    v.clear();
+    for (std::size_t i = 0; i < n && !r.failed(); ++i) {
+      typename T::value_type e{};
+      read_value(r, e);
+      if constexpr (is_set<T>::value)
+        v.insert(std::move(e));
+      else
+        v.push_back(std::move(e));
+    }
   } else if constexpr (is_tuple<T>::value) {
     std::apply([&](auto&... m) { (read_value(r, m), ...); }, v);
   } else {
@@ -250,6 +271,9 @@ std::string layout_of() {
     return "tensor";
   } else if constexpr (is_vector<T>::value) {
     return "[" + layout_of<typename T::value_type>() + "]";
+  } else if constexpr (is_set<T>::value || is_deque<T>::value) {
+    return std::string(is_set<T>::value ? "set" : "deque") + "[" +
+           layout_of<typename T::value_type>() + "]";
   } else if constexpr (is_array<T>::value) {
     return "[" + layout_of<typename T::value_type>() + ";" + std::to_string(std::tuple_size_v<T>) +
            "]";

@@ -19,6 +19,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -54,6 +55,10 @@ template <class T>
 concept has_fields = requires { std::remove_cvref_t<T>::fields.names; };
 
 template <class T>
+struct is_deque : std::false_type {};
+template <class T, class A>
+struct is_deque<std::deque<T, A>> : std::true_type {};
+template <class T>
 struct is_vector : std::false_type {};
 template <class T, class A>
 struct is_vector<std::vector<T, A>> : std::true_type {};
@@ -88,6 +93,18 @@ std::size_t value_bytes(const T& v) {
       for (const auto& e : v) bytes += value_bytes(e);
       return bytes;
     }
+  } else if constexpr (requires {
+                         typename T::key_type;
+                         v.begin();
+                       }) {
+    // A map or a set: an element lies in a node with some pointers.
+    auto bytes = sizeof(T);
+    for (const auto& e : v) bytes += value_bytes(e) + 4 * sizeof(void*);
+    return bytes;
+  } else if constexpr (is_deque<T>::value) {
+    auto bytes = sizeof(T) + 512;
+    for (const auto& e : v) bytes += value_bytes(e);
+    return bytes;
   } else if constexpr (requires {
                          { v.size_bytes() } -> std::convertible_to<std::size_t>;
                        }) {

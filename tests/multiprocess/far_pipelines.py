@@ -7,6 +7,8 @@ import re
 import signal
 
 import harness
+import onnx_run
+from pipelines import png
 
 FAILED, USAGE, UNREACHABLE, NOT_FOUND = 1, 2, 3, 6
 
@@ -92,6 +94,37 @@ class far_pipelines(harness.cluster_test):
         taken = {m[1]: int(m[2]) for m in re.finditer(r"^(swallow/\d) +(\d+)", p.err, re.M)}
         self.assertEqual(sum(taken.values()), 1000, p.err)
 
+    def test_a_model_in_a_file_runs_on_nodes_without_a_library(self):
+        os.makedirs(self.path("in"))
+        colours = [(250, 10, 30), (9, 180, 70), (0, 0, 99)]
+        for i in range(40):
+            with open(self.path(f"in/{i:02}.png"), "wb") as f:
+                f.write(png(colours[i % 3]))
+        weights = [float(i % 3 == k) for i in range(32 * 32 * 3) for k in range(3)]
+        with open(self.path("colour.onnx"), "wb") as f:
+            f.write(onnx_run.model([onnx_run.node("Flatten", ["x"], ["f"]), onnx_run.node("MatMul", ["f", "w"], ["y"])],
+                                   [onnx_run.port("x", ["N", 32, 32, 3])], [onnx_run.port("y", ["N", 3])],
+                                   weights={"w": ([32 * 32 * 3, 3], weights)}))
+
+        def labels(*arguments, model="colour.onnx", code=0):
+            p = self.run_program("classify_images", self.path("in/*.png"), "--labels", self.path("labels.csv"), "--failures", self.path("failures.csv"),
+                                 "--model", self.path(model), "--quiet", *arguments)
+            self.assertEqual(p.code, code, p.tail())
+            if code != 0:
+                return p.err
+            with open(self.path("labels.csv"), newline="") as f:
+                return [row[1] for row in csv.reader(f)][1:]
+
+        wanted = [f"class {i % 3}" for i in range(40)]
+        self.assertEqual(labels(), wanted)
+        for i in range(2):
+            self.start_node("--job", "worker", "--name", f"n{i + 1}")
+        self.wait_nodes(2)
+        far = ["--cluster", self.cluster, "--on", "/job:worker"]
+        self.assertEqual(labels(*far), wanted)
+        # Told by the node, before anything runs.
+        self.assertRegex(labels(*far, model="none.onnx", code=NOT_FOUND), r"classify_images: model \(classify_images\.cpp:\d+\): it cannot begin: .*none\.onnx")
+
     # --- failures -----------------------------------------------------------------------------------------------------
 
     def test_a_stage_that_throws_on_a_node_is_told_in_one_line(self):
@@ -170,13 +203,45 @@ class far_pipelines(harness.cluster_test):
         self.assertGreater(self.drained(p), 3 * 200)
         self.assertEqual(len(p.lines["err"]), 2, p.tail())
 
+    def test_state_survives_its_node(self):
+        """Nodes are killed until nobody is left but the program; TROUPE_KILLS: how many in all."""
+        for kill in range(0, int(os.environ.get("TROUPE_KILLS", 3)), 3):
+            nodes = self.workers(3)
+            p = self.start_far("sums", "--number", 100, "--items", 1 << 40, "--replicas", 3)
+            for i in (1, 0, 2) if kill % 2 == 0 else (2, 1, 0):
+                self.runs(p, "print", 3000 * (1 + len(p.lines["err"])))
+                nodes[i].send(signal.SIGKILL)
+                self.until("it is told", lambda: f"n{i + 1} was lost" in p.err)
+            self.runs(p, "adds_up_well/0/spare", 100)
+            p.send(signal.SIGINT)
+            self.assertEqual(p.wait(), 130, p.tail())
+            sums, wanted = [0] * 10, []
+            for x in range(len(p.out.splitlines())):
+                sums[x % 10] += x
+                wanted.append(sums[x % 10])
+            self.assertEqual([int(line) for line in p.out.splitlines()], wanted)
+            self.assertGreater(len(wanted), 9000)
+            self.assertEqual(len(p.lines["err"]), 3, p.tail())
+            for node in nodes:
+                node.wait()
+
+    def test_what_is_made_at_the_end_survives_too(self):
+        nodes = self.workers(2)
+        p = self.start_far("counts", "--number", 100, "--items", 20_000, "--replicas", 2)
+        self.runs(p, "slow", 3000)
+        nodes[1].send(signal.SIGKILL)
+        self.assertEqual(p.wait(), 0, p.tail())
+        self.assertEqual(len(p.out.split()), 2)
+        self.assertEqual(sum(int(n) for n in p.out.split()), 20_000)
+
     def test_a_node_with_state_that_is_killed_ends_it_with_a_line(self):
         nodes = self.workers(2)
         p = self.start_far("add_up", "--number", 500, "--items", 1 << 40, "--then-on", "/node:n1", on="/node:n2")
         self.runs(p, "add_up", 100)
         nodes[1].send(signal.SIGKILL)
         self.assertEqual(p.wait(), FAILED, p.tail())
-        self.assertRegex(p.err, r"^far: n2 was lost \(.*\); add_up ran there$")
+        self.assertRegex(p.err, r"^far: n2 was lost \(.*\); add_up ran there; what add_up had learnt is lost: "
+                                r"a stage that keeps it in a member `state` survives$")
         self.nothing_runs()
         self.assertEqual(self.far("scale", "--number", 1, "--items", 3).out.split(), ["0", "3", "6"])
 

@@ -42,7 +42,8 @@ const stage_library& far_stages() {
       {stage_of<scale>("scale"), stage_of<doom>("doom"), stage_of<hang>("hang"),
        stage_of<slow>("slow"), stage_of<grow>("grow"), stage_of<shrink>("shrink"),
        stage_of<pid>("pid"), stage_of<swallow>("swallow"), stage_of<add_up>("add_up"),
-       stage_of<thrice>("thrice")});
+       stage_of<thrice>("thrice"), stage_of<counts>("counts"),
+       stage_by_key<adds_up_well, last_digit>("adds_up_well")});
   return all;
 }
 

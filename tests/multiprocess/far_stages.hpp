@@ -46,6 +46,22 @@ struct add_up {
   static constexpr auto fields = troupe::fields<&add_up::sum>("sum");
   std::int64_t operator()(std::int64_t x) { return sum += x; }
 };
+// What came of each last digit, added up.
+struct last_digit {
+  std::int64_t operator()(const std::int64_t& x) const { return x % 10; }
+};
+struct adds_up_well {
+  std::int64_t state = 0;
+  std::int64_t operator()(std::int64_t x) { return state += x; }
+  static constexpr auto fields = troupe::fields<&adds_up_well::state>("state");
+};
+// How many, at the end.
+struct counts {
+  std::int64_t state = 0;
+  void operator()(std::int64_t) { ++state; }
+  std::int64_t finish() const { return state; }
+  static constexpr auto fields = troupe::fields<&counts::state>("state");
+};
 // Three of each.
 struct thrice {
   troupe::generator<std::int64_t> operator()(std::int64_t x) const;

@@ -64,6 +64,10 @@ int main(int argc, char** argv) {
     print(map(made, slow{number}, here));
   } else if (what == "add_up") {
     print(map(map(made, slow{number}, {.on = then_on}), add_up{}, {.on = on}));
+  } else if (what == "sums") {
+    print(partition_by(map(made, slow{number}, here), last_digit{}, adds_up_well{}, here));
+  } else if (what == "counts") {
+    print(map(map(made, slow{number}, here), counts{}, here));
   } else if (what == "thrice") {
     print(map(map(made, slow{number}, here), thrice{}, here));
   } else if (what == "tensors") {

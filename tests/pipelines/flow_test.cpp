@@ -5,7 +5,10 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include <algorithm>
 #include <chrono>
+#include <cstring>
+#include <map>
 #include <numeric>
 #include <set>
 
@@ -493,6 +496,114 @@ BOOST_AUTO_TEST_CASE(time_goes_on_where_all_wait_for_it) {
                          [](std::vector<int> v) { return int(v.size()); }));
   must(drain(t));
   is(all, {5});
+}
+
+struct constant {
+  static constexpr int state = 3;
+  int operator()(int x) const { return x; }
+};
+
+// Opens in the order of the stages, before anything runs, and again where a stage begins anew.
+struct opens {
+  std::vector<std::string>* log;
+  std::string name;
+  bool fails = false;
+  result<void> open() {
+    log->push_back("open " + name);
+    if (fails) return error(error_code::not_found, "no such thing");
+    return {};
+  }
+  int operator()(int x) {
+    log->push_back(name);
+    if (x < 0) throw std::runtime_error("below 0");
+    return x;
+  }
+};
+
+BOOST_AUTO_TEST_CASE(stages_are_opened_before_the_first_item) {
+  std::vector<std::string> log;
+  {
+    flow_graph t;
+    const auto a = map(from(t, {1, -1, 2}), opens{&log, "a"}, {.on_error = restart()});
+    collect(map(a, opens{&log, "b"}));
+    must(drain(t));
+    BOOST_TEST(
+        log == (std::vector<std::string>{"open a", "open b", "a", "b", "a", "open a", "a", "b"}),
+        boost::test_tools::per_element());
+  }
+  log.clear();
+  flow_graph t;
+  int made = 0;
+  const auto numbers = source(t, [&made]() -> std::optional<int> {
+    ++made;
+    return std::nullopt;
+  });
+  collect(map(numbers, opens{&log, "a", true}, {.name = "reader", .on_error = skip()}));
+  const auto done = drain(t);
+  BOOST_REQUIRE(!done);
+  BOOST_CHECK(done.error().code() == error_code::not_found);
+  const auto text = done.error().text();
+  BOOST_TEST(has(text, "reader (flow_test.cpp:"));
+  BOOST_TEST(has(text, "it cannot begin: no such thing"));
+  BOOST_TEST(made == 0);
+}
+
+BOOST_AUTO_TEST_CASE(keys_come_in_their_order_at_the_end) {
+  struct counts {
+    int n = 0;
+    void operator()(const std::string&) { ++n; }
+    std::pair<std::string, int> finish(const std::string& key) const { return {key, n}; }
+  };
+  for (const std::uint32_t replicas : {1U, 3U}) {
+    flow_graph t;
+    std::vector<std::string> words;
+    std::map<std::string, int> wanted;
+    for (int i = 0; i < 5000; ++i) {
+      words.push_back("w" + std::to_string(i * i % 997));
+      ++wanted[words.back()];
+    }
+    const auto all = collect(
+        partition_by(from(t, words), [](const std::string& w) -> const std::string& { return w; },
+                     counts{}, {.replicas = replicas}));
+    must(drain(t));
+    // With several replicas, those of each in their order.
+    BOOST_TEST((std::map<std::string, int>(all->begin(), all->end()) == wanted));
+    BOOST_TEST(all->size() == wanted.size());
+    if (replicas == 1) BOOST_TEST(std::ranges::is_sorted(*all));
+  }
+}
+
+// What runs on a node with a state is the same as in one process without any deal.
+BOOST_AUTO_TEST_CASE(a_stage_says_its_state_and_takes_it_again) {
+  struct sums {
+    std::map<std::string, std::vector<int>> state;
+    void operator()(const std::string& w) { state[w].push_back(int(w.size())); }
+    int finish() {
+      int n = 0;
+      for (const auto& [w, all] : state) n += int(all.size());
+      return n;
+    }
+  };
+  function_stage<sums, std::string> a{sums{}};
+  sums told;
+  told.state = {{"one", {3, 3}}, {"three", {5}}};
+  function_stage<sums, std::string> b{told};
+  const auto saved = b.save();
+  BOOST_REQUIRE(saved);
+  BOOST_TEST(a.load(*saved));
+  const auto again = a.save();
+  BOOST_REQUIRE(again);
+  BOOST_TEST(again->size_bytes() == saved->size_bytes());
+  BOOST_TEST(std::memcmp(again->bytes().data(), saved->bytes().data(), saved->size_bytes()) == 0);
+  for (std::size_t n = 0; n < saved->size_bytes(); ++n)
+    BOOST_TEST(!a.load(saved->part(0, {dtype::u8, {std::int64_t(n)}})));
+  // Who learns elsewhere, or what would come back in another order, does not say.
+  struct hides {
+    int n = 0;
+    int operator()(int x) { return n += x; }
+  };
+  static_assert(has_state<sums> && !has_state<hides> && !has_state<constant>);
+  BOOST_TEST((!function_stage<hides, int>{hides{}}.save()));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

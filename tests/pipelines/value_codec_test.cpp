@@ -7,9 +7,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <random>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
 
 using namespace troupe;
 
@@ -105,6 +111,9 @@ BOOST_AUTO_TEST_CASE(what_is_written_is_read) {
   BOOST_CHECK(goes_round(std::string()));
   BOOST_CHECK(goes_round(std::vector<point>(100, {0.5, -1})));
   BOOST_CHECK(goes_round(std::optional<int>()));
+  BOOST_CHECK(goes_round(std::set<std::string>{"b", "", "a"}));
+  BOOST_CHECK(goes_round(std::deque<std::optional<int>>{1, std::nullopt, 3}));
+  BOOST_CHECK((!can_travel<std::unordered_map<int, int>>));
   const auto nan = value_of<double>(bytes_of(std::nan("7")));
   BOOST_REQUIRE(nan);
   BOOST_CHECK(std::isnan(*nan));
@@ -244,6 +253,34 @@ BOOST_AUTO_TEST_CASE(frames_have_items_with_all_that_is_known_of_them) {
   BOOST_CHECK(head_of(closed_frame(7))->kind == frame_kind::closed);
   BOOST_CHECK(!head_of(tensor()));
   BOOST_CHECK(!head_of(ramp(3)));
+}
+
+BOOST_AUTO_TEST_CASE(marks_come_by_the_edges_of_lanes_alone) {
+  auto state = tensor::make({dtype::u8, {9'000}});
+  std::ranges::fill(state.bytes(), std::byte{7});
+  std::vector<flow_item> items;
+  for (const auto kind : {item_kind::item, item_kind::load, item_kind::cut, item_kind::end}) {
+    auto& it = items.emplace_back(item_of(any_value(), 1));
+    it.origin.kind = kind;
+    if (kind == item_kind::load || kind == item_kind::cut) it.value = any_value(tensor(state));
+  }
+  items[0].value = any_value(std::string("item"));
+  const far_end lane{codec_of<std::string>(), true, true};
+  const auto frame = items_frame(5, items, false, lane, 0, 1 << 20);
+  BOOST_REQUIRE(frame);
+  auto read = items_of(*frame, lane, 0);
+  BOOST_REQUIRE(read);
+  BOOST_REQUIRE_EQUAL(read->items.size(), 4U);
+  BOOST_CHECK_EQUAL(read->items[0].value.get<std::string>(), "item");
+  for (const std::size_t i : {1U, 2U}) {
+    auto& t = read->items[i].value.get<tensor>();
+    BOOST_CHECK(t.spec() == state.spec());
+    BOOST_CHECK(std::ranges::equal(std::as_const(t).bytes(), std::as_const(state).bytes()));
+  }
+  BOOST_CHECK(read->items[1].origin.kind == item_kind::load);
+  BOOST_CHECK(read->items[2].origin.kind == item_kind::cut);
+  BOOST_CHECK(read->items[3].origin.kind == item_kind::end && !read->items[3].value);
+  BOOST_CHECK(!items_of(*frame, {codec_of<std::string>(), true, false}, 0));
 }
 
 BOOST_AUTO_TEST_CASE(frames_of_anybody_else_are_refused) {
