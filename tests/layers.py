@@ -16,7 +16,7 @@ import sys
 import tempfile
 
 RANK = {"schema": 0, "devices": 1, "runtime": 2, "actors": 3, "apps": 4, "tools": 4, "tests": 5}
-TARGETS = {"troupe_schema": 0, "troupe_devices": 1, "troupe_cuda": 1, "troupe_cuda_kernels": 1, "troupe_images": 1, "troupe_runtime": 2, "troupe_onnx": 2, "troupe_flow": 2, "troupe_actors": 3, "troupe_pipelines": 3, "troupe": 3}
+TARGETS = {"troupe_schema": 0, "troupe_devices": 1, "troupe_cuda": 1, "troupe_cuda_kernels": 1, "troupe_images": 1, "troupe_runtime": 2, "troupe_onnx": 2, "troupe_flow": 2, "troupe_actors": 3, "troupe_pipelines": 3, "troupe_models": 3, "troupe": 3}
 
 # Rooms of a layer, lowest first, each with those that it may include besides itself. A file beside the rooms belongs to none of them, and may be included by all.
 ROOMS = {
@@ -53,9 +53,10 @@ ROOMS = {
         "process": "base messages net plan cluster disk node",
         "session": "base messages job process",
         "flow": "base messages net process session",
+        "models": "flow session",
         "inspect": "net cluster",
         "program": "session flow",
-        "api": "session inspect program flow",
+        "api": "session inspect program flow models",
     },
 }
 FRONT_DOOR = "actors/api/"  # what programs include, as <troupe/NAME.hpp>
@@ -93,6 +94,8 @@ EXCEPTIONS = {
     ("actors/net/io_loop.cpp", "epoll_wait"): "where the I/O loop sleeps",
     ("actors/net/discovery.cpp", "poll"): "waits for answers of others, 20 ms at most, on a thread of its own or in a tool",
     ("actors/flow/standard_input.cpp", "poll"): "a source that has a thread of its own waits for its input, 20 ms at most",
+    ("actors/models/onnx_stage.cpp", "mutex"): "replicas of a process share what is compiled: held while it is, before the first item or for a new shape",
+    ("actors/models/onnx_stage.cpp", "lock_guard"): "the same",
     ("actors/plan/device_streams.hpp", "mutex"): "held for the copy of a handle or of a short list: memory comes back on any thread, and devices of a part have a worker each",
     ("actors/plan/device_streams.hpp", "lock_guard"): "the same",
     ("runtime/plan/collective.hpp", "barrier"): "a kind of collective, which is a message to each rank: nobody sleeps",

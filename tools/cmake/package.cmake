@@ -23,7 +23,7 @@ set(of_cuda "")
 if(TROUPE_HAS_CUDA)
   set(of_cuda troupe_cuda)
 endif()
-install(TARGETS troupe troupe_program troupe_cli11 troupe_onnx troupe_images troupe_pipelines troupe_flow troupe_actors troupe_gpus ${of_cuda} troupe_runtime troupe_devices troupe_schema
+install(TARGETS troupe troupe_program troupe_cli11 troupe_onnx troupe_images troupe_models troupe_pipelines troupe_flow troupe_actors troupe_gpus ${of_cuda} troupe_runtime troupe_devices troupe_schema
                 troupe_options troupe_ops troupe_stages troupe_loops troupe_caf troupe_dnnl troupe_xxhash troupe_asio troupe_zstd EXPORT troupe ARCHIVE)
 install(EXPORT troupe NAMESPACE troupe:: FILE troupe-targets.cmake DESTINATION ${package_folder})
 configure_file(tools/cmake/troupe-config.cmake troupe-config.cmake @ONLY)

@@ -1,6 +1,7 @@
 // A node process: joins its cluster and runs what jobs place on it, until SIGTERM or SIGINT.
 
 #include "troupe/actors/flow/stage_host.hpp"
+#include "troupe/actors/models/onnx_stage.hpp"
 #include "troupe/actors/process/process.hpp"
 #include "troupe/runtime/plan/device_name.hpp"
 #include "troupe/runtime/text/byte_size.hpp"
@@ -149,7 +150,7 @@ int main(int argc, char** argv) {
     denied = why;
     ::kill(::getpid(), SIGUSR1);
   };
-  troupe::library_list stages;
+  troupe::library_list stages{&troupe::model::library()};
   for (const auto& file : options.load) {
     const auto library = troupe::load_stages(file);
     if (!library) {

@@ -1,0 +1,205 @@
+// Models in files as stages: rows, batches, files that fix the number of rows, and what is told
+// before anything runs.
+
+#include "tests/support/onnx_writer.hpp"
+#include "troupe/actors/flow/model_stage.hpp"
+#include "troupe/actors/models/onnx_stage.hpp"
+#include "troupe/devices/files/scratch_folder.hpp"
+#include "troupe/runtime/flow/drain.hpp"
+#include "troupe/runtime/flow/flow.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include <atomic>
+#include <fstream>
+#include <thread>
+
+using namespace troupe;
+using test::onnx_writer;
+
+namespace {
+
+struct folder {
+  std::shared_ptr<scratch_folder> where = *scratch_folder::make("onnx_stage");
+  std::string write(const onnx_writer& w) const {
+    auto path = where->path() + "/model.onnx";
+    std::ofstream(path, std::ios::binary) << w.bytes();
+    return path;
+  }
+};
+
+// y = x + x, of rows of 3; `rows`: in the file, 0: "N".
+onnx_writer twice(std::int64_t rows) {
+  onnx_writer w;
+  w.input("x", {dtype::f32, {rows > 0 ? rows : 1, 3}});
+  if (rows == 0) {
+    auto& d = *w.graph().mutable_inputs(0)->mutable_type()->mutable_tensor()->mutable_shape();
+    d.mutable_dims(0)->clear_size();
+    d.mutable_dims(0)->set_symbol("N");
+  }
+  w.node("Add", {"x", "x"}, {"y"});
+  w.output("y");
+  return w;
+}
+// The same, by a shape that has the number of rows in it.
+onnx_writer twice_as_written(std::int64_t rows) {
+  auto w = twice(rows);
+  auto& node = *w.graph().mutable_nodes(0);
+  node.set_outputs(0, "sum");
+  w.initializer("flat", {{dtype::i64, {1}}, {double(rows * 3)}});
+  w.initializer("back", {{dtype::i64, {2}}, {double(rows), 3}});
+  w.node("Reshape", {"sum", "flat"}, {"line"});
+  w.node("Reshape", {"line", "back"}, {"y"});
+  return w;
+}
+
+tensor row(float a) { return tensor::of({a, a + 1, a + 2}, {3}); }
+std::vector<float> values(const tensor& t) {
+  const auto* d = t.data<float>();
+  return {d, d + t.elements()};
+}
+std::vector<float> wanted(float a) { return {2 * a, 2 * a + 2, 2 * a + 4}; }
+
+model opened(const std::string& path, const model_options& o = {}) {
+  model m(path, o);
+  const auto ok = m.open();
+  BOOST_REQUIRE_MESSAGE(ok, (ok ? "" : ok.error().text()));
+  return m;
+}
+std::string refusal(const std::string& path, const model_options& o = {}) {
+  model m(path, o);
+  const auto ok = m.open();
+  return ok ? "" : ok.error().text();
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(onnx_stage)
+
+BOOST_AUTO_TEST_CASE(rows_and_batches_of_any_number_are_computed) {
+  const folder f;
+  for (const auto& w : {twice(0), twice(1), twice(2)}) {
+    const auto m = opened(f.write(w), {.batch_max = 4});
+    const auto one = m(row(1));
+    BOOST_REQUIRE(one);
+    BOOST_CHECK(one->spec() == (tensor_spec{dtype::f32, {3}}));
+    BOOST_CHECK(values(*one) == wanted(1));
+    for (const std::size_t n : {1U, 2U, 3U, 4U, 5U, 11U}) {
+      std::vector<tensor> batch;
+      for (std::size_t i = 0; i < n; ++i) batch.push_back(row(float(i)));
+      const auto all = m(batch);
+      BOOST_REQUIRE(all);
+      BOOST_REQUIRE_EQUAL(all->size(), n);
+      for (std::size_t i = 0; i < n; ++i) BOOST_CHECK(values((*all)[i]) == wanted(float(i)));
+      const auto stacked = m(*stack(batch));
+      BOOST_REQUIRE(stacked);
+      BOOST_CHECK(stacked->spec() == (tensor_spec{dtype::f32, {std::int64_t(n), 3}}));
+      BOOST_CHECK(values(unstack(*stacked)->back()) == wanted(float(n - 1)));
+    }
+    BOOST_CHECK(m(std::vector<tensor>())->empty());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_file_that_fixes_the_rows_is_run_with_so_many) {
+  const folder f;
+  for (const std::int64_t rows : {1, 2, 5}) {
+    const auto m = opened(f.write(twice_as_written(rows)));
+    for (const std::size_t n : {1U, 4U, 10U}) {
+      std::vector<tensor> batch;
+      for (std::size_t i = 0; i < n; ++i) batch.push_back(row(float(i)));
+      const auto all = m(batch);
+      BOOST_REQUIRE_MESSAGE(all, (all ? "" : all.error().text()));
+      BOOST_REQUIRE_EQUAL(all->size(), n);
+      for (std::size_t i = 0; i < n; ++i) BOOST_CHECK(values((*all)[i]) == wanted(float(i)));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(items_may_have_the_dimension_of_the_batch) {
+  const folder f;
+  const auto m = opened(f.write(twice(0)));
+  std::vector<tensor> batch;
+  for (int i = 0; i < 3; ++i) batch.push_back(row(float(i)).part(0, {dtype::f32, {1, 3}}));
+  const auto all = m(batch);
+  BOOST_REQUIRE(all);
+  BOOST_CHECK((*all)[2].spec() == (tensor_spec{dtype::f32, {1, 3}}));
+  BOOST_CHECK(values((*all)[2]) == wanted(2));
+}
+
+BOOST_AUTO_TEST_CASE(what_is_wrong_with_a_model_is_told_before_anything_runs) {
+  const folder f;
+  const auto says = [](const std::string& text, const std::string& part) {
+    BOOST_CHECK_MESSAGE(text.find(part) != std::string::npos, text);
+  };
+  says(refusal("no such.onnx"), "no such.onnx");
+  const auto path = f.write(twice(0));
+  says(refusal(path, {.input = "z"}), "it has no input 'z': there are x");
+  says(refusal(path, {.output = "z"}), "it has no output 'z': there are y");
+  auto two = twice(0);
+  two.input("w", {dtype::f32, {3}});
+  two.node("Add", {"y", "w"}, {"v"});
+  two.output("v");
+  says(refusal(f.write(two)), "a stage feeds one input, and there are x, w: name one");
+  auto odd = twice(2);
+  odd.graph().mutable_nodes(0)->set_op_type("NoSuchOp");
+  says(refusal(f.write(odd)), "NoSuchOp");
+
+  // With the stage and its line, and no item taken.
+  flow_graph g;
+  int made = 0;
+  const auto rows = source(g, [&made]() -> std::optional<tensor> {
+    ++made;
+    return std::nullopt;
+  });
+  collect(map(rows, model("no such.onnx"), {.name = "score"}));
+  const auto done = drain(g);
+  BOOST_REQUIRE(!done);
+  says(done.error().text(), "score (onnx_stage_test.cpp:");
+  says(done.error().text(), "no such.onnx");
+  BOOST_CHECK_EQUAL(made, 0);
+}
+
+BOOST_AUTO_TEST_CASE(items_that_do_not_fit_are_told) {
+  const folder f;
+  const auto m = opened(f.write(twice(0)));
+  const auto bad = m(tensor::of({1, 2, 3, 4}, {1, 2, 2}));
+  BOOST_REQUIRE(!bad);
+  BOOST_CHECK_MESSAGE(bad.error().text().find("'x' has 2 dimensions") != std::string::npos,
+                      bad.error().text());
+  BOOST_CHECK(!m(tensor::of({1, 2, 3, 4}, {4})));
+  BOOST_CHECK(!m(std::vector{row(1), tensor::of({1, 2}, {2})}));
+  BOOST_CHECK(m(row(1)));  // and it goes on
+}
+
+BOOST_AUTO_TEST_CASE(replicas_of_threads_share_it) {
+  const folder f;
+  const auto path = f.write(twice(0));
+  std::vector<std::thread> threads;
+  std::atomic<int> right{0};
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      model m(path, {.batch_max = 8});
+      if (!m.open()) return;
+      for (int i = 0; i < 50; ++i) {
+        const auto y = m(row(float(t * 100 + i)));
+        right += y && values(*y) == wanted(float(t * 100 + i)) ? 1 : 0;
+      }
+    });
+  for (auto& t : threads) t.join();
+  BOOST_CHECK_EQUAL(right.load(), 200);
+}
+
+BOOST_AUTO_TEST_CASE(it_travels_with_its_options) {
+  const auto travels = travels_as<std::vector<tensor>, std::vector<tensor>>(
+      model("resnet.onnx", {.batch_max = 16, .output = "logits"}));
+  BOOST_CHECK(travels.keeps_nothing);
+  BOOST_REQUIRE(travels.library != nullptr);
+  const auto* there = travels.library->find(travels.who);
+  BOOST_REQUIRE(there != nullptr);
+  BOOST_CHECK_EQUAL(there->name, "model_of_batches");
+  BOOST_CHECK_EQUAL(there->members, travels.members);
+  BOOST_CHECK(there->make(*travels.prototype) != nullptr);
+  BOOST_CHECK(check_library(model::library()));
+}
+
+BOOST_AUTO_TEST_SUITE_END()
