@@ -97,9 +97,12 @@ result<std::unique_ptr<local_discovery>> local_discovery::open(const std::string
 
 const std::string& local_discovery::token() const noexcept { return state_->token; }
 
-std::vector<rendezvous::place> local_discovery::find() {
-  return places_of(state_->others.entries([](node_id) { return false; }, tool_wait_ms));
+std::vector<rendezvous::place> local_discovery::find(std::int64_t limit_ns) {
+  const auto limit_ms = static_cast<int>(std::clamp<std::int64_t>(limit_ns / 1'000'000, 0, 60'000));
+  return places_of(state_->others.first_entries([](node_id) { return false; },
+                                                std::min(tool_wait_ms, limit_ms), limit_ms));
 }
+std::size_t local_discovery::silent() const noexcept { return state_->others.silent(); }
 
 void local_discovery::look(std::vector<node_id> known, found_handler found) {
   auto& s = *state_;

@@ -28,8 +28,11 @@ class local_discovery final : public rendezvous {
   ~local_discovery() override;
 
   const std::string& token() const noexcept;
-  // For tools, which look once and are no members: waits up to 200 ms for the answers.
-  std::vector<place> find();
+  // For tools, which look once and are no members: waits up to 200 ms for the answers, and up to
+  // `limit_ns` for the first one of somebody who is there.
+  std::vector<place> find(std::int64_t limit_ns);
+  // Processes that are there and have not answered.
+  std::size_t silent() const noexcept;
   void look(std::vector<node_id> known, found_handler found) override;
   result<void> announce(const member_info& self) override;
 

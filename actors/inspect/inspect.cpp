@@ -87,7 +87,13 @@ class asker {
     for (const auto& j : options_.join)
       if (auto asked = ask(j, j); !asked) return asked;
     if (!options_.join.empty()) return {};
-    for (const auto& p : here.find()) (void)ask(p.address, p.address);
+    for (const auto& p : here.find(end_ns_ - loop_.now_ns())) (void)ask(p.address, p.address);
+    if (questions_.empty() && here.silent() > 0)
+      return error(
+          error_code::unreachable,
+          fmt::format("cluster '{}': none of its {} processes on this machine answers "
+                      "within {:.3g} s: they are stopped, or the machine is busy (--timeout)",
+                      options_.cluster, here.silent(), double(options_.timeout_ns) * 1e-9));
     if (questions_.empty())
       return error(
           error_code::unreachable,

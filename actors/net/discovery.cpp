@@ -333,6 +333,22 @@ std::vector<discovery_entry> discovery::entries(const std::function<bool(node_id
   return out;
 }
 
+std::vector<discovery_entry> discovery::first_entries(const std::function<bool(node_id)>& is_known,
+                                                      int wait_ms, int limit_ms) {
+  constexpr std::int64_t looks_each_ms = 50;
+  const auto end = now_ms() + limit_ms;
+  auto found = entries(is_known, wait_ms);
+  for (auto left = end - now_ms(); found.empty() && !asked_.empty() && left > 0;
+       left = end - now_ms()) {
+    std::vector<pollfd> fds;
+    for (const auto& [id, q] : asked_)
+      if (q.fd >= 0) fds.push_back({q.fd, POLLIN, 0});
+    ::poll(fds.data(), fds.size(), static_cast<int>(std::min(left, looks_each_ms)));
+    found = entries(is_known, 0);
+  }
+  return found;
+}
+
 // What is no longer in the folder.
 void discovery::forget(const std::vector<node_id>& present) {
   const auto is_gone = [&](node_id id) {

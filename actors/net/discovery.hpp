@@ -8,7 +8,8 @@
 //     token                          mode 0600: what the processes of this user prove to each other
 //                                    by default
 //
-// Threading: one owner. entries() waits `wait_ms` at most; everything else does not block.
+// Threading: one owner. entries() waits `wait_ms` at most, first_entries() `limit_ms`;
+// everything else does not block.
 //
 // DI-1  A socket gets its name once it listens. So a name at which nobody listens is a process that
 //       is gone, and is removed.
@@ -80,6 +81,10 @@ class discovery {
   // later calls take what has come since.
   std::vector<discovery_entry> entries(const std::function<bool(node_id)>& is_known,
                                        int wait_ms = 50);
+  // The same, until somebody has answered, where somebody is there: up to `limit_ms`, since on a
+  // busy machine an answer takes as long as its process gets no core.
+  std::vector<discovery_entry> first_entries(const std::function<bool(node_id)>& is_known,
+                                             int wait_ms, int limit_ms);
   // Asked, and no good answer yet.
   std::size_t silent() const noexcept { return asked_.size(); }
   // Removed by entries() so far.

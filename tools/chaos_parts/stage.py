@@ -85,7 +85,17 @@ class stage(harness.cluster_test):
         pass
 
     def __enter__(self):
-        self.setUp()
+        # A signal while the folder is made would leave it behind: it is taken afterwards.
+        came = []
+        handlers = {s: signal.signal(s, lambda number, frame: came.append(number)) for s in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            self.setUp()
+        finally:
+            for s, handler in handlers.items():
+                signal.signal(s, handler)
+        if came:
+            self.folder.cleanup()
+            raise KeyboardInterrupt
         return self
 
     def __exit__(self, kind, error, trace):

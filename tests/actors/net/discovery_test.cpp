@@ -183,6 +183,26 @@ BOOST_AUTO_TEST_CASE(DI_2_two_that_ask_each_other_at_the_same_time_both_get_an_a
   }
 }
 
+BOOST_AUTO_TEST_CASE(the_first_answer_is_waited_for_where_somebody_is) {
+  sandbox s;
+  auto a = s.open(), b = s.open();
+  BOOST_TEST(a.first_entries(nobody_known, 10, 60'000).empty());  // nobody is: at once
+  BOOST_REQUIRE(b.announce(node_id{0xb}, "127.0.0.1:2"));
+  std::atomic<bool> has_asked{false};
+  std::jthread late([&] {
+    while (!has_asked) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(120));
+    b.answer();
+  });
+  has_asked = true;
+  BOOST_TEST(a.first_entries(nobody_known, 10, 60'000).size() == 1u);
+  // Up to its limit, and then it says who is silent.
+  odd_socket frozen(a.folder() + "/00000000000000ff.sock", true);
+  auto c = s.open();
+  BOOST_TEST(c.first_entries([](node_id n) { return n == node_id{0xb}; }, 10, 60).empty());
+  BOOST_TEST(c.silent() == 1u);
+}
+
 BOOST_AUTO_TEST_CASE(DI_5_who_does_not_answer_costs_its_wait_once_and_stays) {
   sandbox s;
   auto a = s.open();
