@@ -20,6 +20,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <stdexcept>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -90,6 +91,8 @@ flow<std::vector<labelled>> classify_by(const flow<std::vector<picture>>& batche
                const auto& [pictures, of_each] = both;
                std::vector<labelled> all;
                for (std::size_t i = 0; i < pictures.size(); ++i) {
+                 if (of_each[i].type() != dtype::f32)
+                   throw std::runtime_error("the model gives scores that are no f32");
                  const auto* s = of_each[i].data<float>();
                  const auto best = std::max_element(s, s + of_each[i].elements()) - s;
                  all.push_back({pictures[i].path, fmt::format("class {}", best)});
@@ -121,6 +124,10 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   if (const auto ok = flags.read_topology_flags(app); !ok) {
     say_error("classify_images: " + ok.error().text());
+    return 2;
+  }
+  if (file.empty() && !on.empty()) {
+    say_error("classify_images: --on is for --model: the graph of this program runs here");
     return 2;
   }
   auto opened = session::open({});

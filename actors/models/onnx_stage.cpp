@@ -8,18 +8,21 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <filesystem>
 #include <map>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <utility>
 
 namespace troupe {
 namespace {
 
 // One for all models of a process. It is never ended: stages end in threads of a topology's actors,
-// which must not wait for those of a session, and at the process's end what it uses may be gone.
+// where the end of another actor system waits for itself, and at the process's end what it uses may
+// be gone.
 result<session*> shared_session(const std::string& device) {
   static std::mutex mutex;
   static auto& opened = *new std::map<bool, std::unique_ptr<session>>;  // with devices, or without
@@ -27,6 +30,7 @@ result<session*> shared_session(const std::string& device) {
   auto& known = opened[!device.empty()];
   if (known != nullptr) return known.get();
   session_options o;
+  o.threads = std::max(1U, std::thread::hardware_concurrency());
   o.gpus = device.empty() ? "none" : "auto";
   auto s = session::open(o);
   if (!s) return std::move(s.error());
@@ -44,6 +48,9 @@ tensor_spec row_of(const tensor_spec& all) {
   for (std::size_t i = 1; i < all.shape.rank(); ++i) dims.push_back(all.shape[i]);
   return {all.type, *shape::from(dims)};
 }
+
+constexpr std::uint64_t batch_limit = 1U << 16;
+constexpr std::size_t shapes_max = 16;  // that stay compiled
 
 std::string names_of(const std::vector<onnx_port>& ports) {
   std::string text;
@@ -98,6 +105,7 @@ class model::loaded {
     std::string feed, fetch;
     std::uint64_t rows = 0;  // at most, or, where they are fixed, exactly
     bool is_fixed = false;
+    std::uint64_t used = 0;
   };
 
   loaded(session& s, onnx_model m, std::string path, const model_options& o)
@@ -110,17 +118,10 @@ class model::loaded {
   result<void> find_ports() {
     const auto& inputs = model_.inputs();
     const auto& outputs = model_.outputs();
-    const onnx_port* in = nullptr;
-    if (options_.input.empty()) {
-      if (inputs.size() != 1)
-        return refuse("a stage feeds one input, and " + names_of(inputs) + ": name one");
-      in = &inputs.front();
-    } else {
-      const auto at = std::ranges::find(inputs, options_.input, &onnx_port::name);
-      if (at == inputs.end())
-        return refuse(fmt::format("it has no input '{}': {}", options_.input, names_of(inputs)));
-      in = &*at;
-    }
+    if (inputs.size() != 1)
+      return refuse("a stage feeds one input, and " + names_of(inputs) +
+                    ": use a graph_runner in a stage of your own");
+    const auto* in = &inputs.front();
     if (outputs.empty()) return refuse("it has no output");
     output_ = outputs.front().name;
     if (!options_.output.empty()) {
@@ -134,7 +135,10 @@ class model::loaded {
       return refuse(fmt::format("'{}' is a single number: a stage feeds rows", input_));
     if (!in->dims) return {};
     rank_ = in->dims->size();
-    if (in->dims->front().size) fixed_rows_ = static_cast<std::uint64_t>(*in->dims->front().size);
+    if (*rank_ > shape::rank_max)
+      return refuse(fmt::format("'{}' has {} dimensions", input_, *rank_));
+    if (const auto n = in->dims->front().size; n && *n > 0)
+      fixed_rows_ = static_cast<std::uint64_t>(*n);
     // Compiled now, where the file says all: so an op that is missing is told before anything runs.
     std::vector<dim> row;
     for (std::size_t i = 1; i < in->dims->size(); ++i) {
@@ -143,7 +147,7 @@ class model::loaded {
     }
     const auto s = shape::from(row);
     if (!s || !in->element) return {};
-    if (auto c = of({*in->element, *s}); !c) return std::move(c.error());
+    if (auto c = of({*in->element, *s}, 1); !c) return std::move(c.error());
     return {};
   }
 
@@ -160,7 +164,8 @@ class model::loaded {
       return build();
     };
     auto built = options_.device.empty() ? build() : build_there();
-    if (!built) return refuse(built.error().message(), built.error().code());
+    // It names the file.
+    if (!built) return error(built.error().code(), built.error().message());
     const auto in = std::ranges::find(built->inputs, input_, &onnx_value::name);
     const auto out = std::ranges::find(built->outputs, output_, &onnx_value::name);
     if (in == built->inputs.end() || out == built->outputs.end())
@@ -171,20 +176,46 @@ class model::loaded {
     c->runner = session_.runner(*c->g, {.name = "model"});
     return c;
   }
-  // With any number of rows, unless the file says how many.
-  result<compiled*> of(const tensor_spec& row) {
+  // For `n` rows: with any number of them; or, where the file says how many, or has ops that need
+  // the number (a Reshape to -1), with so many at a time, or a power of two.
+  result<std::shared_ptr<compiled>> of(const tensor_spec& row, std::uint64_t n) {
     const std::lock_guard lock(mutex_);
-    auto& known = compiled_[to_string(row)];
-    if (known != nullptr) return known.get();
-    const auto most = static_cast<std::int64_t>(std::max<std::uint64_t>(1, options_.batch_max));
-    auto c = compile(
-        row, fixed_rows_ ? dim{static_cast<std::int64_t>(*fixed_rows_), 0} : batch_of(most));
-    if (!c) {
-      compiled_.erase(to_string(row));
-      return std::move(c.error());
+    const auto known = [&](std::uint64_t rows) -> std::shared_ptr<compiled>& {
+      return compiled_[fmt::format("{} {}", to_string(row), rows)];
+    };
+    const auto use = [&](std::shared_ptr<compiled> c) {
+      c->used = ++uses_;
+      return c;
+    };
+    const auto add = [&](std::uint64_t rows, dim d) -> result<std::shared_ptr<compiled>> {
+      auto c = compile(row, d);
+      if (!c) {
+        compiled_.erase(fmt::format("{} {}", to_string(row), rows));
+        return std::move(c.error());
+      }
+      keep_few();
+      return known(rows) = std::shared_ptr<compiled>(std::move(*c));
+    };
+    if (fixed_rows_) {
+      if (auto& c = known(*fixed_rows_); c != nullptr) return use(c);
+      auto c = add(*fixed_rows_, dim{static_cast<std::int64_t>(*fixed_rows_), 0});
+      return c ? use(*c) : std::move(c);
     }
-    known = std::move(*c);
-    return known.get();
+    if (auto& c = known(0); c != nullptr) return use(c);
+    const auto most = std::clamp<std::uint64_t>(options_.batch_max, 1, batch_limit);
+    const auto exact = std::bit_ceil(std::min(n, most));
+    if (auto& c = known(exact); c != nullptr) return use(c);
+    auto any = add(0, batch_of(static_cast<std::int64_t>(most)));
+    if (any) return use(*any);
+    auto c = add(exact, dim{static_cast<std::int64_t>(exact), 0});
+    return c ? use(*c) : std::move(any);
+  }
+  // Shapes that came long ago go; who still runs them holds them.
+  void keep_few() {
+    std::erase_if(compiled_, [](const auto& c) { return c.second == nullptr; });
+    while (compiled_.size() >= shapes_max)
+      compiled_.erase(
+          std::ranges::min_element(compiled_, {}, [](const auto& c) { return c.second->used; }));
   }
 
   result<tensor> once(compiled& c, tensor x) const {
@@ -194,11 +225,12 @@ class model::loaded {
   }
   result<tensor> rows(const tensor& x) {
     const auto row = row_of(x.spec());
-    auto found = of(row);
-    if (!found) return std::move(found.error());
-    auto& c = **found;
     const auto n = static_cast<std::uint64_t>(x.shape().size(0));
     if (n == 0) return refuse("a batch without rows");
+    auto found = of(row, n);
+    if (!found) return std::move(found.error());
+    const auto held = *found;
+    auto& c = *held;
     if (n == c.rows || (n < c.rows && !c.is_fixed)) {
       auto y = once(c, x);
       if (y && (y->shape().rank() == 0 || static_cast<std::uint64_t>(y->shape().size(0)) != n))
@@ -235,7 +267,8 @@ class model::loaded {
   std::optional<std::size_t> rank_;  // of the input, with the batch's dimension
   std::optional<std::uint64_t> fixed_rows_;
   std::mutex mutex_;
-  std::map<std::string, std::unique_ptr<compiled>> compiled_;  // by the spec of a row
+  std::map<std::string, std::shared_ptr<compiled>> compiled_;  // by the spec of a row, and rows
+  std::uint64_t uses_ = 0;
 };
 
 result<std::shared_ptr<model::loaded>> model::loaded::get(const std::string& path,
@@ -246,11 +279,16 @@ result<std::shared_ptr<model::loaded>> model::loaded::get(const std::string& pat
   // A file that was written anew is another one.
   std::error_code ignored;
   const auto written = std::filesystem::last_write_time(path, ignored).time_since_epoch().count();
-  auto& known = all[fmt::format("{}\n{}\n{}\n{}\n{}\n{}", path, written, o.batch_max, o.input,
-                                o.output, o.device)];
+  auto& known =
+      all[fmt::format("{}\n{}\n{}\n{}\n{}", path, written, o.batch_max, o.output, o.device)];
   if (auto l = known.lock()) return l;
   auto file = load_onnx(path);
-  if (!file) return error(file.error().code(), file.error().message());
+  if (!file) {
+    auto where = std::filesystem::path(path).is_relative()
+                     ? fmt::format(" (in {})", std::filesystem::current_path(ignored).string())
+                     : std::string();
+    return error(file.error().code(), file.error().message() + where);
+  }
   auto s = shared_session(o.device);
   if (!s) return std::move(s.error());
   std::shared_ptr<loaded> l(new loaded(**s, std::move(*file), path, o));

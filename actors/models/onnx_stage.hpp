@@ -5,18 +5,22 @@
 //                     {.replicas = 2, .on = "/job:worker"});
 //
 // An item is one row of the model's input, without the batch's dimension, or a tensor with as many
-// dimensions as the input, whose first one counts rows. What comes out has the same form. A batch
-// has the rows that it has; the model is compiled for up to `batch_max` of them, and for each shape
-// of a row once. A file that says how many rows there are is run with so many at a time.
+// dimensions as the input, whose first one counts rows; an item of a batch is one row. What comes
+// out has the same form. A batch has the rows that it has: the model is compiled for up to
+// `batch_max` of them, for each shape of a row. A file that says how many rows there are, or whose
+// ops need the number, is run with so many, or a power of two, at a time.
 //
-// The file is read where the stage runs, so nodes need it under the same path; troupe-node has this
-// stage, and the program needs no use(). A stage of one's own may have a model as a member, and
-// call it (apps/classify_images.cpp).
+// The model has one input; others are for a graph_runner in a stage of one's own. The file is read
+// where the stage runs, so nodes, and the program, which takes over for them, need it under the
+// same path; a relative one is of the folder where the process was started. troupe-node has this
+// stage, and the program needs no use(). A struct that has a model as a member calls its open() in
+// its own.
 //
 // Threading: replicas of a process share what was compiled; runs of several threads go on at once.
 // Ownership: what was compiled is of the stages that use it.
-// Errors: before anything runs: not_found, usage: the file, an input or output by its name, an op
-// that Troupe lacks; with an item: a shape or type that is not the input's.
+// Errors: before anything runs: not_found, usage: the file, the output by its name, and, where the
+// file says all dimensions of a row, an op that Troupe lacks; with an item: a shape or type that is
+// not the input's, an output without rows, a device that is not there.
 
 #include "troupe/devices/tensor.hpp"
 #include "troupe/runtime/flow/stage_library.hpp"
@@ -32,12 +36,11 @@ namespace troupe {
 
 struct model_options {
   std::uint64_t batch_max = 64;
-  std::string input{};   // its name; empty: there is only one
-  std::string output{};  // empty: the first one
+  std::string output{};  // its name; empty: the first one
   std::string device{};  // "/gpu:0"; empty: the host
   static constexpr auto fields =
-      troupe::fields<&model_options::batch_max, &model_options::input, &model_options::output,
-                     &model_options::device>("batch_max", "input", "output", "device");
+      troupe::fields<&model_options::batch_max, &model_options::output, &model_options::device>(
+          "batch_max", "output", "device");
 };
 
 class model {

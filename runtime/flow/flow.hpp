@@ -233,11 +233,15 @@ flow<T> filter(const flow<T>& in, F is_wanted, const stage_options& o = {},
   constexpr bool fits = std::is_invocable_r_v<bool, F&, const T&>;
   static_assert(fits, "filter: the function does not take an item of this flow and return bool");
   if constexpr (fits) {
-    auto f = [is_wanted = std::move(is_wanted)](T value) mutable -> std::optional<T> {
-      if (!is_wanted(std::as_const(value))) return std::nullopt;
-      return value;
+    struct G {
+      F is_wanted;
+      result<void> open() { return open_function(is_wanted); }
+      std::optional<T> operator()(T value) {
+        if (!is_wanted(std::as_const(value))) return std::nullopt;
+        return value;
+      }
     };
-    using G = decltype(f);
+    auto f = G{std::move(is_wanted)};
     return flow<T>(
         in.graph(),
         add_function(in.graph(), in.stage(), in.port(),
@@ -355,6 +359,7 @@ std::pair<flow<T>, flow<T>> split(const flow<T>& in, F is_first, const stage_opt
   class split_stage final : public stage {
    public:
     explicit split_stage(F f) : f_(std::move(f)) {}
+    result<void> open() override { return open_function(f_); }
     bool take(std::uint32_t, any_value&& v, stage_output& out) override {
       if constexpr (fits) out.put(f_(std::as_const(v.get<T>())) ? 0 : 1, std::move(v));
       return false;

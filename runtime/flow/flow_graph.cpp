@@ -261,7 +261,6 @@ bool flow_graph::parts_before(std::uint32_t fork, const flow_stage_info& join, s
   return second_way(second_way, other, false);
 }
 
-// What is joined must come in equal numbers, or one branch fills while the other one starves.
 // What gather and deal lie between leaves nothing for them to do, where both have the same replicas
 // on the same nodes: then the tickets of the first deal go through to the last gather.
 void flow_graph::chain_replicas() {
@@ -310,6 +309,7 @@ void flow_graph::chain_replicas() {
   }
 }
 
+// What is joined must come in equal numbers, or one branch fills while the other one starves.
 result<void> flow_graph::check_joins() {
   struct path {
     stage_rate rate;

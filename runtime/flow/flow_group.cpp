@@ -211,8 +211,9 @@ bool flow_group::open(flow_slot& s) {
 
 // After a failure: with a fresh state.
 void flow_group::begin_anew(flow_slot& s) {
+  std::unique_ptr<stage> before;  // until the new one is open: what they share is made once
   try {
-    s.what = s.info->make();
+    before = std::exchange(s.what, s.info->make());
   } catch (const broken_invariant&) {
     throw;
   } catch (...) {
@@ -827,7 +828,9 @@ void flow_group::failed(flow_slot& s) {
     return;
   }
   count(s.counters->skipped, std::uint64_t{1});
-  if (policy.what == error_policy::kind::restart) begin_anew(s);
+  // At its end there is nothing to begin for, and others of its keys are still to come.
+  const bool is_ending = s.inputs_ended == s.in.size() || s.origin.kind == item_kind::end;
+  if (policy.what == error_policy::kind::restart && (s.is_source || !is_ending)) begin_anew(s);
   if (s.info->dead_output == no_port) return;
   dead_letter letter{s.info->name, graph_->stages()[s.origin.source].name, s.origin.number,
                      s.origin.label != nullptr ? *s.origin.label : std::string(), why.message()};

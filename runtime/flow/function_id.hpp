@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <typeinfo>
@@ -44,18 +45,6 @@ function_id id_of(const F& f) {
     return {&typeid(F), nullptr, &typeid(In)};
 }
 
-// The members of a function, as bytes. nullopt: it has some, and does not list them, or they do not
-// travel.
-template <class F>
-std::optional<std::vector<std::byte>> prototype_of(const F& f) {
-  if constexpr (std::is_empty_v<F> || is_function_pointer<F>)
-    return std::vector<std::byte>();
-  else if constexpr (has_fields<F> && can_travel<F>)
-    return bytes_of(f);
-  else
-    return std::nullopt;
-}
-
 // Its member `state`, which has what it has learnt from items, and goes over a wire.
 template <class F>
 inline constexpr bool has_state = false;
@@ -63,6 +52,42 @@ template <class F>
   requires(std::is_member_object_pointer_v<decltype(&F::state)> &&
            !std::is_const_v<decltype(F::state)>)
 inline constexpr bool has_state<F> = can_travel<std::remove_cvref_t<decltype(F::state)>>;
+
+// A state and nothing besides.
+template <class F>
+inline constexpr bool has_only_state = false;
+template <class F>
+  requires has_state<F>
+inline constexpr bool has_only_state<F> = sizeof(F) == sizeof(F::state);
+// All of its members are told, as fields, as its state, or as there are none.
+template <class F>
+inline constexpr bool tells_members =
+    std::is_empty_v<F> || is_function_pointer<F> || (has_fields<F> && can_travel<F>) ||
+    (has_only_state<F> && std::is_default_constructible_v<F>);
+
+// The members of a function, as bytes: its fields, and its state. nullopt: it has others, or they
+// do not travel.
+template <class F>
+std::optional<std::vector<std::byte>> prototype_of([[maybe_unused]] const F& f) {
+  if constexpr (!tells_members<F>) return std::nullopt;
+  std::vector<std::byte> bytes;
+  if constexpr (has_fields<F> && can_travel<F> && !std::is_empty_v<F>) bytes = bytes_of(f);
+  if constexpr (has_state<F>) {
+    const auto state = bytes_of(f.state);
+    bytes.insert(bytes.end(), state.begin(), state.end());
+  }
+  return bytes;
+}
+// The function that has them; nullopt: they are those of none.
+template <class F>
+std::optional<F> function_of(std::span<const std::byte> prototype) {
+  byte_reader r(prototype);
+  F f{};
+  if constexpr (has_fields<F> && can_travel<F> && !std::is_empty_v<F>) read_value(r, f);
+  if constexpr (has_state<F>) read_value(r, f.state);
+  if (r.failed() || r.left() > 0) return std::nullopt;
+  return f;
+}
 
 // The layout of its members and of its state; empty: it has none, or they do not travel.
 template <class F>

@@ -54,23 +54,16 @@ class keyed_stage final : public stage {
     return go_on(out);
   }
   bool go_on(stage_output& out) override {
-    if (put_next(left_, out)) return true;
-    if (!ends_) return false;
-    if (!is_sorted_) sort_keys();
-    if (last_.empty()) {
-      of_.clear();
-      return false;
-    }
-    auto& [key, f] = *last_.back();
-    last_.pop_back();
+    if (!ends_) return put_next(left_, out);
     // One key that fails leaves the others.
-    if constexpr (!std::is_void_v<typename types::end_type>) {
-      try {
-        put_returned(types::end_one(f, key), left_, out);
-      } catch (const std::exception& e) {
-        out.fail({error_code::failed, e.what()});
-      }
+    try {
+      return go_on_at_end(out);
+    } catch (const std::exception& e) {
+      out.fail({error_code::failed, e.what()});
+    } catch (...) {
+      out.fail({error_code::failed, "it threw something that is no exception"});
     }
+    left_ = {};
     return true;
   }
   std::optional<tensor> save() const override {
@@ -103,6 +96,21 @@ class keyed_stage final : public stage {
   K key_;
   F prototype_;
   using table = std::unordered_map<typename types::key_type, F>;
+  bool go_on_at_end(stage_output& out) {
+    if (put_next(left_, out)) return true;
+    if (!is_sorted_) sort_keys();
+    if (last_.empty()) {
+      of_.clear();
+      return false;
+    }
+    auto& [key, f] = *last_.back();
+    last_.pop_back();
+    if constexpr (std::is_void_v<typename types::end_type>)
+      types::end_one(f, key);
+    else
+      put_returned(types::end_one(f, key), left_, out);
+    return true;
+  }
   // At the end keys come in their order, the last one first here.
   void sort_keys() {
     is_sorted_ = true;

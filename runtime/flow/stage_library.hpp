@@ -19,8 +19,9 @@
 // and the layouts of items and members, with the program's: change the version when a function
 // computes something else.
 //
-// The function itself does not travel, its members do, where it lists them (fields of
-// value_traits.hpp). Where what it learns from items is its member `state`, that survives its node.
+// The function itself does not travel, its members do: those that it lists as fields
+// (value_traits.hpp), and `state`. Where what it learns from items is its member `state`, that
+// survives its node.
 //
 // STL-1  The name of a stage is unique in its library, and so is its function with its items.
 // STL-2  `abi` stays the first member of stage_library_file: it is looked at before anything else
@@ -102,15 +103,6 @@ template <class F>
   requires is_function_pointer<F>
 struct argument_of<F> : argument_of_call<F> {};
 
-// The function that `prototype` says; nullopt: it says none.
-template <class F>
-std::optional<F> function_from(std::span<const std::byte> prototype) {
-  if constexpr (std::is_empty_v<F>)
-    return prototype.empty() ? std::optional<F>(F{}) : std::nullopt;
-  else
-    return value_of<F>(prototype);
-}
-
 template <class Stage, class In, class Out, class Function>
 library_stage make_library_stage(std::string name, function_id who, Function function) {
   static_assert(can_travel<In>,
@@ -139,16 +131,16 @@ library_stage with_members(library_stage s) {
 // A struct with operator(), for map or for_each. T: its items, where they cannot be told by it.
 template <class F, class T = typename argument_of<F>::type>
 library_stage stage_of(std::string name) {
-  constexpr bool is_told =
-      std::is_empty_v<F> || (has_fields<F> && std::is_default_constructible_v<F>);
-  static_assert(is_told,
-                "stage library: the stage has members; list them as fields, and let it be made "
-                "without arguments");
+  constexpr bool is_told = tells_members<F> && std::is_default_constructible_v<F>;
+  static_assert(
+      is_told,
+      "stage library: the stage has members besides `state`; list them as fields, and let "
+      "it be made without arguments");
   if constexpr (is_told)
     return with_members<F>(
         make_library_stage<function_stage<F, T>, T, typename stage_items<F, T>::type>(
             std::move(name), {&typeid(F), nullptr, &typeid(T)},
-            [](std::span<const std::byte> p) { return function_from<F>(p); }));
+            [](std::span<const std::byte> p) { return function_of<F>(p); }));
   else
     return {};
 }
@@ -171,7 +163,7 @@ library_stage stage_by_key(std::string name) {
       make_library_stage<keyed_stage<Key, F, T>, T, typename keyed<Key, F, T>::item>(
           std::move(name), {&typeid(std::pair<Key, F>), nullptr, &typeid(T)},
           [](std::span<const std::byte> p) {
-            auto f = function_from<F>(p);
+            auto f = function_of<F>(p);
             return f ? std::optional(std::pair<Key, F>(Key{}, std::move(*f))) : std::nullopt;
           }));
 }

@@ -138,10 +138,12 @@ result<topology_description> describe(const flow_graph& g,
       auto all = libraries;
       if (s.travels->library != nullptr) all.push_back(s.travels->library);
       for (const auto* l : all) {
-        if (found = l->find(s.travels->who); found == nullptr) continue;
+        const auto* one = l->find(s.travels->who);
+        const bool is_better = one != nullptr && (found == nullptr || one->who == s.travels->who);
+        if (!is_better || (found != nullptr && found->who == s.travels->who)) continue;
+        found = one;
         t.library = l->name();
         t.version = l->version();
-        break;
       }
       if (found == nullptr)
         return error(error_code::usage,

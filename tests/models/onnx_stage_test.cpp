@@ -10,8 +10,10 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <fstream>
+#include <limits>
 #include <thread>
 
 using namespace troupe;
@@ -115,6 +117,48 @@ BOOST_AUTO_TEST_CASE(a_file_that_fixes_the_rows_is_run_with_so_many) {
   }
 }
 
+// As torch exports x.view(-1, 3) of a batch of any size.
+BOOST_AUTO_TEST_CASE(ops_that_need_the_number_of_rows_have_it) {
+  const folder f;
+  auto w = twice(0);
+  w.graph().mutable_nodes(0)->set_outputs(0, "sum");
+  w.initializer("line", {{dtype::i64, {1}}, {-1}});
+  w.initializer("rows", {{dtype::i64, {2}}, {-1, 3}});
+  w.node("Reshape", {"sum", "line"}, {"flat"});
+  w.node("Reshape", {"flat", "rows"}, {"y"});
+  const auto m = opened(f.write(w), {.batch_max = 6});
+  for (const std::size_t n : {1U, 2U, 3U, 5U, 6U, 9U, 20U}) {
+    std::vector<tensor> batch;
+    for (std::size_t i = 0; i < n; ++i) batch.push_back(row(float(i)));
+    const auto all = m(batch);
+    BOOST_REQUIRE_MESSAGE(all, (all ? "" : all.error().text()));
+    BOOST_REQUIRE_EQUAL(all->size(), n);
+    for (std::size_t i = 0; i < n; ++i) BOOST_CHECK(values((*all)[i]) == wanted(float(i)));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(rows_of_many_shapes_are_computed) {
+  const folder f;
+  onnx_writer w;
+  w.input("x", {dtype::f32, {1, 1}});
+  auto& d = *w.graph().mutable_inputs(0)->mutable_type()->mutable_tensor()->mutable_shape();
+  for (int i = 0; i < 2; ++i) {
+    d.mutable_dims(i)->clear_size();
+    d.mutable_dims(i)->set_symbol(i == 0 ? "N" : "L");
+  }
+  w.node("Add", {"x", "x"}, {"y"});
+  w.output("y");
+  const auto m = opened(f.write(w));
+  for (int turn = 0; turn < 2; ++turn)
+    for (std::int64_t length = 1; length <= 40; ++length) {
+      auto x = tensor::make({dtype::f32, {length}});
+      std::ranges::fill(x.data<float>(), x.data<float>() + length, 3.0F);
+      const auto y = m(x);
+      BOOST_REQUIRE(y);
+      BOOST_CHECK(values(*y) == std::vector<float>(std::size_t(length), 6));
+    }
+}
+
 BOOST_AUTO_TEST_CASE(items_may_have_the_dimension_of_the_batch) {
   const folder f;
   const auto m = opened(f.write(twice(0)));
@@ -133,13 +177,13 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_with_a_model_is_told_before_anything_runs) {
   };
   says(refusal("no such.onnx"), "no such.onnx");
   const auto path = f.write(twice(0));
-  says(refusal(path, {.input = "z"}), "it has no input 'z': there are x");
+  BOOST_CHECK_EQUAL(refusal(path, {.batch_max = std::numeric_limits<std::uint64_t>::max()}), "");
   says(refusal(path, {.output = "z"}), "it has no output 'z': there are y");
   auto two = twice(0);
   two.input("w", {dtype::f32, {3}});
   two.node("Add", {"y", "w"}, {"v"});
   two.output("v");
-  says(refusal(f.write(two)), "a stage feeds one input, and there are x, w: name one");
+  says(refusal(f.write(two)), "a stage feeds one input, and there are x, w: use a graph_runner");
   auto odd = twice(2);
   odd.graph().mutable_nodes(0)->set_op_type("NoSuchOp");
   says(refusal(f.write(odd)), "NoSuchOp");

@@ -573,6 +573,72 @@ BOOST_AUTO_TEST_CASE(keys_come_in_their_order_at_the_end) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(whatever_a_key_does_at_its_end_leaves_the_others) {
+  struct ends_badly {
+    int n = 0;
+    void operator()(int) { ++n; }
+    generator<int> finish(int key) {
+      co_yield key;
+      if (key % 3 == 0) throw std::runtime_error("a third");
+      if (key % 3 == 1) throw 7;
+      co_yield n;
+    }
+  };
+  for (const auto policy : {skip(), restart()}) {
+    flow_graph t;
+    const auto all =
+        collect(partition_by(from(t, {0, 1, 2, 3, 4, 5, 5}), [](const int& x) { return x; },
+                             ends_badly{}, {.name = "keyed", .on_error = policy}));
+    const auto done = must(drain(t));
+    is(all, {0, 1, 2, 1, 3, 4, 5, 2});
+    BOOST_TEST(done.of("keyed").skipped == 4U);
+  }
+  // finish() that makes nothing is called, too.
+  struct tells {
+    std::shared_ptr<std::vector<int>> keys;
+    int operator()(int x) { return x; }
+    void finish(int key) { keys->push_back(key); }
+  };
+  flow_graph t;
+  const auto keys = std::make_shared<std::vector<int>>();
+  collect(partition_by(from(t, {3, 1, 2, 1}), [](const int& x) { return x; }, tells{keys}));
+  must(drain(t));
+  is(keys, {1, 2, 3});
+}
+
+BOOST_AUTO_TEST_CASE(filters_and_splits_are_opened) {
+  struct wants {
+    bool is_open = false;
+    void open() { is_open = true; }
+    bool operator()(const int& x) const { return is_open && x > 1; }
+  };
+  flow_graph t;
+  const auto all = collect(filter(from(t, {1, 2, 3}), wants{}));
+  const auto first = collect(split(from(t, {1, 2, 3}), wants{}).first);
+  must(drain(t));
+  is(all, {2, 3});
+  is(first, {2, 3});
+}
+
+BOOST_AUTO_TEST_CASE(a_state_travels_with_the_function) {
+  struct only_state {
+    std::vector<int> state;
+    int operator()(int x) { return state[0] += x; }
+  };
+  const auto prototype = prototype_of(only_state{{40, 2}});
+  BOOST_REQUIRE(prototype);
+  const auto again = function_of<only_state>(*prototype);
+  BOOST_REQUIRE(again);
+  BOOST_TEST((again->state == std::vector<int>{40, 2}));
+  BOOST_TEST(!function_of<only_state>(std::span(*prototype).first(3)));
+  struct both {
+    std::vector<int> state;
+    int factor = 0;
+    int operator()(int x) { return x; }
+  };
+  BOOST_TEST(!prototype_of(both{}));  // `factor` is told nowhere
+}
+
 // What runs on a node with a state is the same as in one process without any deal.
 BOOST_AUTO_TEST_CASE(a_stage_says_its_state_and_takes_it_again) {
   struct sums {

@@ -4,8 +4,10 @@
 //   troupe::topology t;
 //   auto rows = troupe::from(t, {troupe::tensor::of({1, 2, 3, 4}, {4})});
 //   auto scored = troupe::map(rows, troupe::model("no such file.onnx"));
-//   troupe::for_each(scored, [](const troupe::tensor& y) { std::cout << y.shape().rank() << "\n";
-//   }); auto done = t.run_to_end(); std::cout << done.error().text() << "\n";
+//   const auto print = [](const troupe::tensor& y) { std::cout << y.elements() << "\n"; };
+//   troupe::for_each(scored, print);
+//   auto done = t.run_to_end();
+//   std::cout << done.error().text() << "\n";
 
 #include "troupe/actors/models/onnx_stage.hpp"
 #include <troupe/pipelines.hpp>
