@@ -23,6 +23,7 @@
 // Ownership: of stages and waiting items; the graph outlives it.
 
 #include "troupe/runtime/flow/flow_graph.hpp"
+#include "troupe/runtime/flow/flow_queue.hpp"
 #include "troupe/runtime/flow/stage_counters.hpp"
 
 #include <cstdint>
@@ -59,22 +60,6 @@ class flow_wire {
   virtual void give_room(std::uint32_t edge) = 0;
   // The producer of that edge need not go on.
   virtual void close(std::uint32_t edge) = 0;
-};
-
-// Items in blocks: those of another group stay in the one that they came in.
-struct flow_queue {
-  std::deque<std::vector<flow_item>> blocks;
-  std::size_t first = 0;  // in the first block
-  std::size_t count = 0;
-
-  bool empty() const noexcept { return count == 0; }
-  flow_item& front() noexcept { return blocks.front()[first]; }
-  template <class Origin>
-  void push(any_value&& value, Origin&& origin, std::size_t bytes);
-  void push(std::vector<flow_item>&& items);
-  flow_item pop();
-  flow_item pop_back();  // not empty
-  void push_front(std::vector<flow_item>&& items);
 };
 
 // One end or both ends of an edge.
