@@ -77,8 +77,7 @@ void flow_group::deal_again(flow_edge& before, std::vector<flow_item>&& again) {
     const auto rank = [](const flow_item& it) {
       return it.origin.kind == item_kind::load ? 0 : it.origin.kind == item_kind::end ? 2 : 1;
     };
-    return rank(a) != rank(b) ? rank(a) < rank(b)
-                              : static_cast<std::int32_t>(a.origin.ticket - b.origin.ticket) < 0;
+    return rank(a) != rank(b) ? rank(a) < rank(b) : is_before(a.origin.ticket, b.origin.ticket);
   });
   before.meter->taken_items.fetch_sub(waiting);
   before.queue.push_front(std::move(again));

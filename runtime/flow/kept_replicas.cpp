@@ -5,19 +5,6 @@
 #include <utility>
 
 namespace troupe {
-namespace {
-
-constexpr std::int64_t looks_each_ns = 1'000'000;
-
-// Tickets count round; those that are under way are close together.
-bool is_before(std::uint32_t a, std::uint32_t b) noexcept {
-  return static_cast<std::int32_t>(a - b) < 0;
-}
-std::uint32_t after(std::uint32_t ticket) noexcept {
-  return ticket + 1 == no_port ? 0 : ticket + 1;
-}
-
-}  // namespace
 
 // --- deal ----------------------------------------------------------------------------------------
 
@@ -52,7 +39,7 @@ bool keeping_deal::take(std::uint32_t, any_value&& in, stage_output& out) {
   flow_item it{std::move(in), out.origin()};
   if (!std::exchange(it.origin.is_again, false)) {
     it.origin.ticket = ticket_;
-    ticket_ = after(ticket_);
+    ticket_ = ticket_after(ticket_);
   }
   if (ledger_->can_lose) lanes_[to].kept.push_back({it.value.copy(), it.origin});
   out.put_item(to, std::move(it));
@@ -66,7 +53,7 @@ std::uint32_t keeping_deal::choose(const stage_output& out) {
 }
 
 bool keeping_deal::end(std::uint32_t, stage_output& out) {
-  looks_at_ = out.now_ns() + looks_each_ns;
+  looks_at_ = out.now_ns() + deal_looks_each_ns;
   return false;
 }
 
@@ -80,7 +67,7 @@ bool keeping_deal::keeps_open() const {
 
 bool keeping_deal::on_time(std::int64_t now_ns, stage_output&) {
   for (std::uint32_t p = 0; p < lanes_.size(); ++p) trim(p);
-  looks_at_ = keeps_open() ? now_ns + looks_each_ns : never_ns;
+  looks_at_ = keeps_open() ? now_ns + deal_looks_each_ns : never_ns;
   return false;
 }
 
@@ -137,7 +124,7 @@ bool keeping_gather::take(std::uint32_t port, any_value&& in, stage_output& out)
     ledger_->ended[port].fetch_add(1, std::memory_order_release);
     if (!waits) {
       skip_.erase(ticket);
-      next_ = after(next_);
+      next_ = ticket_after(next_);
       pass_stashed(out);
     }
   }
@@ -152,7 +139,7 @@ void keeping_gather::pass_stashed(stage_output& out) {
     for (auto& it : s.items) pass(std::move(it), out);
     if (!s.has_ended) return;
     skip_.erase(next_);
-    next_ = after(next_);
+    next_ = ticket_after(next_);
   }
 }
 

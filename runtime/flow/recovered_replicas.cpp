@@ -7,14 +7,9 @@
 namespace troupe {
 namespace {
 
-constexpr std::int64_t looks_each_ns = 1'000'000;
 constexpr std::uint64_t item_bytes = 64;  // that are kept of an item besides its own
 // A state of so many bytes is asked for no oftener than each `cut_ns`.
 constexpr std::uint64_t cheap_state_bytes = std::uint64_t{8} << 20;
-
-std::uint32_t after(std::uint32_t ticket) noexcept {
-  return ticket + 1 == no_port ? 0 : ticket + 1;
-}
 
 }  // namespace
 
@@ -102,7 +97,7 @@ bool recovering_deal::take(std::uint32_t, any_value&& in, stage_output& out) {
     next_ = (lane + 1) % static_cast<std::uint32_t>(lanes_.size());
     it.origin.ticket = ticket_;
     it.origin.lane = lane;
-    ticket_ = after(ticket_);
+    ticket_ = ticket_after(ticket_);
     l.last = it.origin;
   }
   // The last instance is in the program, where nothing is lost.
@@ -129,7 +124,7 @@ bool recovering_deal::end(std::uint32_t, stage_output& out) {
     lanes_[i].has_end = true;
     put_mark(i, item_kind::end, out);
   }
-  looks_at_ = out.now_ns() + looks_each_ns;
+  looks_at_ = out.now_ns() + deal_looks_each_ns;
   return false;
 }
 
@@ -140,7 +135,7 @@ bool recovering_deal::keeps_open() const {
 }
 
 bool recovering_deal::on_time(std::int64_t now_ns, stage_output&) {
-  looks_at_ = keeps_open() ? now_ns + looks_each_ns : never_ns;
+  looks_at_ = keeps_open() ? now_ns + deal_looks_each_ns : never_ns;
   return false;
 }
 
@@ -230,7 +225,7 @@ bool recovering_gather::take(std::uint32_t port, any_value&& in, stage_output& o
   }
   l.ticket = {};
   ++l.ended;
-  next_ = after(next_);
+  next_ = ticket_after(next_);
   return false;
 }
 

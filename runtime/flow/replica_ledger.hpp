@@ -5,6 +5,7 @@
 // Threading: two threads, the gather's, which writes, and the deal's, which reads.
 
 #include "troupe/devices/tensor.hpp"
+#include "troupe/runtime/flow/stage.hpp"
 
 #include <atomic>
 #include <cstdint>
@@ -13,6 +14,17 @@
 #include <vector>
 
 namespace troupe {
+
+// At the end, a deal looks so often whether all is done.
+inline constexpr std::int64_t deal_looks_each_ns = 1'000'000;
+
+// Tickets count round; those that are under way are close together.
+inline bool is_before(std::uint32_t a, std::uint32_t b) noexcept {
+  return static_cast<std::int32_t>(a - b) < 0;
+}
+inline std::uint32_t ticket_after(std::uint32_t ticket) noexcept {
+  return ticket + 1 == no_port ? 0 : ticket + 1;
+}
 
 // A lane's state after so many of its tickets.
 struct lane_cut {
