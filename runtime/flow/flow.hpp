@@ -573,7 +573,7 @@ std::shared_ptr<const travelling_function> travels_by_key(const stage_options& o
 
 // An instance of `f` for each key, copied from the one that is given: it sees the items of its key
 // only. Where it has finish(), that is called for each key at the end, in the order of the keys;
-// finish(key) gets it. With replicas, keys are dealt among them.
+// finish(key) gets it. With replicas, keys are dealt among them. Keys have std::hash, == and <.
 template <class T, class K, class F>
 auto partition_by(const flow<T>& in, K key, F f, const stage_options& o = {},
                   source_location where = source_location::current()) {

@@ -74,6 +74,19 @@ std::string refusal(const std::string& path, const model_options& o = {}) {
   return ok ? "" : ok.error().text();
 }
 
+std::vector<tensor> rows_of(std::size_t n) {
+  std::vector<tensor> batch;
+  for (std::size_t i = 0; i < n; ++i) batch.push_back(row(float(i)));
+  return batch;
+}
+// Twice each row of a batch of so many.
+void computes(const model& m, std::size_t n) {
+  const auto all = m(rows_of(n));
+  BOOST_REQUIRE_MESSAGE(all, (all ? "" : all.error().text()));
+  BOOST_REQUIRE_EQUAL(all->size(), n);
+  for (std::size_t i = 0; i < n; ++i) BOOST_CHECK(values((*all)[i]) == wanted(float(i)));
+}
+
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(onnx_stage)
@@ -87,13 +100,8 @@ BOOST_AUTO_TEST_CASE(rows_and_batches_of_any_number_are_computed) {
     BOOST_CHECK(one->spec() == (tensor_spec{dtype::f32, {3}}));
     BOOST_CHECK(values(*one) == wanted(1));
     for (const std::size_t n : {1U, 2U, 3U, 4U, 5U, 11U}) {
-      std::vector<tensor> batch;
-      for (std::size_t i = 0; i < n; ++i) batch.push_back(row(float(i)));
-      const auto all = m(batch);
-      BOOST_REQUIRE(all);
-      BOOST_REQUIRE_EQUAL(all->size(), n);
-      for (std::size_t i = 0; i < n; ++i) BOOST_CHECK(values((*all)[i]) == wanted(float(i)));
-      const auto stacked = m(*stack(batch));
+      computes(m, n);
+      const auto stacked = m(*stack(rows_of(n)));
       BOOST_REQUIRE(stacked);
       BOOST_CHECK(stacked->spec() == (tensor_spec{dtype::f32, {std::int64_t(n), 3}}));
       BOOST_CHECK(values(unstack(*stacked)->back()) == wanted(float(n - 1)));
@@ -106,14 +114,7 @@ BOOST_AUTO_TEST_CASE(a_file_that_fixes_the_rows_is_run_with_so_many) {
   const folder f;
   for (const std::int64_t rows : {1, 2, 5}) {
     const auto m = opened(f.write(twice_as_written(rows)));
-    for (const std::size_t n : {1U, 4U, 10U}) {
-      std::vector<tensor> batch;
-      for (std::size_t i = 0; i < n; ++i) batch.push_back(row(float(i)));
-      const auto all = m(batch);
-      BOOST_REQUIRE_MESSAGE(all, (all ? "" : all.error().text()));
-      BOOST_REQUIRE_EQUAL(all->size(), n);
-      for (std::size_t i = 0; i < n; ++i) BOOST_CHECK(values((*all)[i]) == wanted(float(i)));
-    }
+    for (const std::size_t n : {1U, 4U, 10U}) computes(m, n);
   }
 }
 
@@ -127,14 +128,7 @@ BOOST_AUTO_TEST_CASE(ops_that_need_the_number_of_rows_have_it) {
   w.node("Reshape", {"sum", "line"}, {"flat"});
   w.node("Reshape", {"flat", "rows"}, {"y"});
   const auto m = opened(f.write(w), {.batch_max = 6});
-  for (const std::size_t n : {1U, 2U, 3U, 5U, 6U, 9U, 20U}) {
-    std::vector<tensor> batch;
-    for (std::size_t i = 0; i < n; ++i) batch.push_back(row(float(i)));
-    const auto all = m(batch);
-    BOOST_REQUIRE_MESSAGE(all, (all ? "" : all.error().text()));
-    BOOST_REQUIRE_EQUAL(all->size(), n);
-    for (std::size_t i = 0; i < n; ++i) BOOST_CHECK(values((*all)[i]) == wanted(float(i)));
-  }
+  for (const std::size_t n : {1U, 2U, 3U, 5U, 6U, 9U, 20U}) computes(m, n);
 }
 
 BOOST_AUTO_TEST_CASE(rows_of_many_shapes_are_computed) {
