@@ -98,6 +98,7 @@ EXCEPTIONS = {
     ("actors/models/onnx_stage.cpp", "lock_guard"): "the same",
     ("actors/plan/device_streams.hpp", "mutex"): "held for the copy of a handle or of a short list: memory comes back on any thread, and devices of a part have a worker each",
     ("actors/plan/device_streams.hpp", "lock_guard"): "the same",
+    ("actors/plan/device_streams.cpp", "lock_guard"): "the same",
     ("runtime/plan/collective.hpp", "barrier"): "a kind of collective, which is a message to each rank: nobody sleeps",
     ("runtime/plan/collective.cpp", "barrier"): "the same kind",
     ("runtime/graph/collectives.hpp", "barrier"): "the op that a program calls for one",

@@ -3,6 +3,7 @@
 #include "troupe/actors/base/tell.hpp"
 #include "troupe/actors/messages/node_messages.hpp"
 #include "troupe/actors/node/part_supervisor.hpp"
+#include "troupe/actors/plan/device_streams.hpp"
 #include "troupe/actors/plan/port_actor.hpp"
 #include "troupe/devices/memory/landing_pool.hpp"
 #include "troupe/runtime/plan/loop_rules.hpp"
@@ -26,6 +27,8 @@ struct supervisor_state {
   part_request request;
   std::size_t ready = 0, done = 0, alive = 0;
   bool is_stopping = false;
+  bool is_asking_streams = false;
+  std::vector<caf::actor> under_way;  // PT-2: streams that have not answered
   bool has_failed = false, has_derived = false;
 
   void open(caf::stateful_actor<supervisor_state>* s, part_request r) {
@@ -127,6 +130,7 @@ struct supervisor_state {
   }
 
   void on_down(const caf::down_msg& m) {
+    if (is_asking_streams) return on_through(m.source);
     --alive;
     if (is_stopping) return end_if_empty();
     for (auto i : request.actors)
@@ -190,6 +194,27 @@ struct supervisor_state {
 
   void end_if_empty() {
     if (alive > 0) return;
+    is_asking_streams = true;
+    for (const auto& lane : request.context->lanes->all())
+      if (auto stream = lane->actor()) {
+        self->monitor(stream);
+        tell(self->context(), stream, ask_through{caf::actor_cast<caf::actor>(self)});
+        under_way.push_back(std::move(stream));
+      }
+    end_if_through();
+  }
+
+  void on_through(const caf::actor_addr& who) {
+    std::erase_if(under_way, [&](const auto& s) {
+      if (s.address() != who) return false;
+      self->demonitor(s);
+      return true;
+    });
+    end_if_through();
+  }
+
+  void end_if_through() {
+    if (!under_way.empty()) return;
     report({request.context->job, request.context->part, part_event_kind::stopped, {}, {}, 0, {}});
     for (auto i : request.actors) request.context->records[i]->enter(actor_state::ended);
     self->quit();
@@ -211,6 +236,7 @@ caf::behavior supervisor(caf::stateful_actor<supervisor_state>* self, part_reque
       [&s](const cancel_step& m) { s.cancel(m); },
       [&s](const stop_part_actors&) { s.stop(); },
       [&s](const task_lost& m) { s.on_task_lost(m); },
+      [&s](const stream_through& m) { s.on_through(m.stream); },
   };
 }
 

@@ -12,14 +12,18 @@
 //   cancel_step       node         loops of steps up to that one end            -
 //   mark_cut          node         workers mark what they make next             -
 //   task_lost         node         the ports that lead there are lost           -
-//   stop_part_actors  node         end all actors                               stopped
+//   stop_part_actors  node         end all actors; then ask the streams         -
+//   stream_through    stream       through with all; when all streams are       stopped
 //
 // Supervision: its actors are not restarted one by one. What they have sent each other is gone with
 // any one of them, so that a failure of one ends them all, by way of the job, which begins a new
 // epoch. Nor is the supervisor itself: the job is told, and another supervisor ends what is left.
 //
 // PT-1  A part fails once: with the first failure that is not derived from a lost peer.
-// Ends: on stop_part_actors, after all its actors have ended.
+// PT-2  A part has ended when its actors have, and then the streams of devices that they used are
+//       through with what they were given: what of it fails late fails before the next part begins
+//       there. A stream that has failed is through, too, and one whose process ends.
+// Ends: with the part (PT-2).
 // Threading: the service worker.
 
 #include "troupe/actors/messages/node_messages.hpp"

@@ -118,6 +118,7 @@ void part_table::try_to_place(waiting_place w) {
   if (auto lack = lack_of(*decoded, task, *env.ops, env.self.name); !lack.empty())
     return refuse(w.from, p, lack);
   if (auto lack = lack_of_devices(*decoded, task); !lack.empty()) return refuse(w.from, p, lack);
+  if (shares_ending_device(*decoded, task, job)) return waiting_.push_back(std::move(w));
   switch (auto lack = lack_of_communicators(*decoded, task, job); lack.first) {
     case wait_or_refuse::neither: break;
     case wait_or_refuse::wait: return waiting_.push_back(std::move(w));
@@ -180,6 +181,19 @@ std::string part_table::lack_of_devices(const plan& p, std::uint32_t task) const
                      env.self.name, has);
 }
 
+// NO-12.
+bool part_table::shares_ending_device(const plan& p, std::uint32_t task, job_id job) const {
+  const auto wanted = devices_of(p, task);
+  if (wanted.empty()) return false;
+  return std::any_of(parts_.begin(), parts_.end(), [&](const auto& known) {
+    const auto& [id, part] = known;
+    if (id == job || !part.is_about_to_end() || part.actors.empty()) return false;
+    const auto& theirs = *part.context->job_plan;
+    const auto used = devices_of(theirs, theirs.actors[part.actors.front()].task);
+    return std::ranges::find_first_of(wanted, used) != wanted.end();
+  });
+}
+
 // Two collectives of one device wait for each other for ever where another device has them in
 // another order, so a device has one communicator at a time.
 std::pair<part_table::wait_or_refuse, std::string> part_table::lack_of_communicators(
@@ -196,7 +210,7 @@ std::pair<part_table::wait_or_refuse, std::string> part_table::lack_of_communica
             return is_rank(theirs[i], theirs[i].task) && theirs[i].stream == wanted.stream;
           }))
         continue;
-      if (!part.reason.empty()) return {wait_or_refuse::wait, {}};  // it is about to end
+      if (part.is_about_to_end()) return {wait_or_refuse::wait, {}};
       return {
           wait_or_refuse::refuse,
           fmt::format(
@@ -599,6 +613,7 @@ void part_table::on_event(part_event& e) {
     case part_event_kind::noted:
       return node_.send(part.coordinator, part_noted{e.job, part.epoch, e.actor, e.step, e.text});
     case part_event_kind::failed:
+      part.has_failed = true;
       node_.note(fmt::format("actor {} failed in step {}: {}", e.actor, e.step, e.text));
       return node_.send(part.coordinator,
                         part_ended{e.job, part.epoch, e.text, e.actor, e.step, reports(part),

@@ -24,6 +24,7 @@
 //       asks for something, or whose part another one halts, is told job_moved.
 // NO-8  A halt is answered once its coordinator is a peer, which another node may have known before
 //       us: nothing that was asked stays without an answer.
+// NO-12  A part begins on a device when those that are about to end there have ended (PT-2).
 //
 // Threading: the node's.
 
@@ -60,6 +61,7 @@ struct part_entry {
   std::uint64_t started_ns = 0;
   std::uint64_t ended_ns = 0;  // 0: runs
   std::string reason{};        // why it was stopped; job_done_reason: its job is done
+  bool has_failed = false;     // it has told so, and is about to be stopped
   std::size_t unbound = 0;     // links that do not know its edges yet
   // Or will be when it has ended: its variables wait for the next epoch.
   bool is_halted = false;
@@ -67,6 +69,7 @@ struct part_entry {
   std::uint32_t halted_epoch = 0;
   bool may_move = false;
   std::int64_t orphaned_ns = 0;  // since when its coordinator is gone; 0: it is there
+  bool is_about_to_end() const noexcept { return ended_ns == 0 && (has_failed || !reason.empty()); }
 };
 
 // What the table needs of its node.
@@ -145,6 +148,7 @@ class part_table {
   enum class wait_or_refuse : std::uint8_t { neither, wait, refuse };
   std::pair<wait_or_refuse, std::string> lack_of_communicators(const plan& p, std::uint32_t task,
                                                                job_id job) const;
+  bool shares_ending_device(const plan& p, std::uint32_t task, job_id job) const;
   std::string exceeds_memory(const memory_need& need, job_id but) const;
   std::int64_t missing_link(const plan& p, const std::vector<node_id>& nodes,
                             std::uint32_t own) const;

@@ -292,16 +292,11 @@ class copy_out_logic final : public copy_logic {
   void on_device_done(const device_done& m) override {
     if (has_failed_) return;
     // CY-5. By now all actors of the part have opened.
-    if (lanes_.empty()) {
-      lanes_ = part_->lanes->all();
-      // Versions are made of what they give.
-      std::ranges::stable_partition(lanes_, is_of_collectives);
-    }
+    if (lanes_.empty()) lanes_ = part_->lanes->all();
     for (const auto& l : lanes_) {
       if (l->is_given_up()) return;  // its rank has been told why, or has told
       auto ok = l->stream().failed();
-      // A compute stream's failure is the root of what follows from it here.
-      if (!ok)
+      if (!ok)  // the cause, by the order of the lanes
         return is_of_collectives(l) ? fail_derived(at_line(std::move(ok.error())))
                                     : fail(at_line(std::move(ok.error())));
     }
@@ -331,7 +326,7 @@ class copy_out_logic final : public copy_logic {
   }
 
   std::optional<pinned_pool> pool_;
-  // Of this part on all devices, from the first completion on.
+  // Of the part, from the first completion on.
   std::vector<std::shared_ptr<device_lane>> lanes_;
   std::deque<under_way> under_way_;
   std::uint64_t copies_ = 0, done_ = 0;  // enqueued, and known to be done

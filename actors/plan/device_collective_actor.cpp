@@ -32,6 +32,7 @@
 // Threading: the device's worker.
 
 #include "troupe/actors/base/tell.hpp"
+#include "troupe/actors/plan/device_failures.hpp"
 #include "troupe/actors/plan/device_streams.hpp"
 #include "troupe/actors/plan/port_actor.hpp"
 #include "troupe/runtime/plan/segment.hpp"
@@ -537,11 +538,7 @@ class device_collective_logic final : public port_logic {
   device_stream& stream() { return lane_->stream(); }
 
   error out_of_memory(const error& e) const {
-    const auto device = device_of(self_plan().stream);
-    const auto need = memory_of_device(*part_->job_plan, self_plan().task, device);
-    return at_line(
-        error(e.code(), fmt::format("{}; the plan needs {} bytes on gpu:{}, most of it for {}",
-                                    e.message(), need.bytes, device, need.largest)));
+    return at_line(no_memory(e, *lane_, *part_->job_plan, self_plan()));
   }
   error at_line(error e) const {
     if (!self_plan().source.file.empty()) e.at(self_plan().source.file, self_plan().source.line);

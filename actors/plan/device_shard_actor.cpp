@@ -16,6 +16,7 @@
 // Threading: the device's worker.
 
 #include "troupe/actors/base/tell.hpp"
+#include "troupe/actors/plan/device_failures.hpp"
 #include "troupe/actors/plan/device_streams.hpp"
 #include "troupe/actors/plan/shard_port_logic.hpp"
 #include "troupe/runtime/graph/initializers.hpp"
@@ -153,7 +154,7 @@ class device_shard_logic final : public shard_port_logic {
       std::vector<tensor> used;
       for (auto i = first; i < last_port; ++i) used.push_back(ports_.in[i].queue.front().value);
       streams_->keep_behind(*compute_, std::move(used));
-      return fail(at_line(ok.error()));
+      return fail_by_cause(*this, at_line(ok.error()), *compute_, *part_->lanes);
     }
     for (auto i = first; i < last; ++i) ++applied_[i];
     for (auto i = first; i < last_port; ++i) {
@@ -244,11 +245,8 @@ class device_shard_logic final : public shard_port_logic {
                            spec_.variable)));
   }
 
-  error out_of_memory(error e) const {
-    const auto device = device_of(self_plan().stream);
-    const auto need = memory_of_device(*part_->job_plan, self_plan().task, device);
-    return error(e.code(), fmt::format("{}; the plan needs {} bytes on gpu:{}, most of it for {}",
-                                       e.message(), need.bytes, device, need.largest));
+  error out_of_memory(const error& e) const {
+    return no_memory(e, *compute_, *part_->job_plan, self_plan());
   }
   error at_line(error e) const {
     if (!self_plan().source.file.empty()) e.at(self_plan().source.file, self_plan().source.line);

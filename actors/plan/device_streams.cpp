@@ -34,6 +34,10 @@ caf::behavior stream_actor(caf::stateful_actor<stream_state>* self,
         after_message();
         self->state.lane->let_go(m.number);
       },
+      [self](ask_through& m) {
+        after_message();
+        self->state.lane->tell_when_through(std::move(m.from), self->address());
+      },
       [self](end_actor) {
         self->state.lane->end();
         self->quit();
@@ -151,8 +155,38 @@ void device_lane::keep(std::shared_ptr<const void> what) {
       [to = std::move(to), number = kept_last_] { tell(nullptr, to, device_done{number}); });
 }
 
+void device_lane::tell_when_through(caf::actor whom, caf::actor_addr own) {
+  const auto answer = [whom = std::move(whom), own = std::move(own)] {
+    tell(nullptr, whom, stream_through{own});
+  };
+  if (!stream_->call_host(answer)) answer();
+}
+
 void device_lane::let_go(std::uint64_t number) {
   while (!kept_.empty() && kept_.front().first <= number) kept_.pop_front();
+}
+
+namespace {
+
+int place_of(stream_kind k) noexcept {
+  switch (k) {
+    case stream_kind::copy_in: return 0;
+    case stream_kind::collective: return 1;
+    case stream_kind::compute: return 2;
+    case stream_kind::copy_out: return 3;
+  }
+  return 4;
+}
+
+}  // namespace
+
+void part_lanes::add(std::shared_ptr<device_lane> lane) {
+  const std::lock_guard hold(lock_);
+  if (std::find(lanes_.begin(), lanes_.end(), lane) != lanes_.end()) return;
+  const auto place = place_of(lane->stream().kind());
+  const auto at = std::find_if(lanes_.begin(), lanes_.end(),
+                               [&](const auto& l) { return place_of(l->stream().kind()) > place; });
+  lanes_.insert(at, std::move(lane));
 }
 
 device_streams::device_streams(caf::actor_system& sys, caf::execution_unit* worker,

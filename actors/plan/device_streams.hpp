@@ -11,6 +11,8 @@
 //                 thread that is not the worker's          memory, and frees it
 //   device_done   device                                   lets go of what was kept behind work
 //                                                          that is done now (keep_behind)
+//   ask_through   supervisor of a part that ends           stream_through, once all that the stream
+//                                                          has been given is done
 //   end_actor     process                                  drop everything and end
 //
 //   collector
@@ -38,6 +40,9 @@
 // DS-8  What leaves a device leaves only while no stream of its part has failed, on whichever
 //       device: a stream that waited for another one's event does not learn that this one has
 //       failed (part_lanes).
+// DS-9  A part has ended when its streams are through with what it gave them, not when its actors
+//       have ended: what fails behind them would else be the next part's failure, on a stream that
+//       it took for a sound one (part_supervisor.hpp, PT-2).
 //
 // Threading: the worker's, but for take_back(), records(), timelines(), ask_to_collect(), and
 // synchronize() and then end_actors(), which are for the end, after all actors of parts: what
@@ -72,6 +77,12 @@ struct take_back {
   std::vector<device_event> uses;
 };
 
+struct ask_through {
+  caf::actor from;
+};
+struct stream_through {
+  caf::actor_addr stream;
+};
 class device_streams;
 struct collect_slices {
   std::shared_ptr<device_streams> of;
@@ -114,15 +125,19 @@ class device_lane final : public device_memory_owner {
   // aborted. By the worker.
   void give_up() noexcept { is_given_up_.store(true, std::memory_order_relaxed); }
   bool is_given_up() const noexcept { return is_given_up_.load(std::memory_order_relaxed); }
+  // Tells it stream_through when the stream is through with all that it has been given. By the
+  // stream's actor, `own`.
+  void tell_when_through(caf::actor whom, caf::actor_addr own);
   // The last that its actor does, on the worker.
   void end() noexcept { kept_.clear(); }
-
- private:
-  friend class device_streams;
+  // Any thread; null: the process ends.
   caf::actor actor() const {
     const std::lock_guard hold(actor_lock_);
     return actor_;
   }
+
+ private:
+  friend class device_streams;
   caf::actor take_actor() {
     const std::lock_guard hold(actor_lock_);
     return std::exchange(actor_, nullptr);
@@ -149,13 +164,13 @@ class device_lane final : public device_memory_owner {
 
 // The streams that the actors of a part enqueue on, of all devices of its process; of collectives
 // those that it has a rank on. Any thread; shared by its actors.
+//
+// In an order in which a failure may follow from one that stands before it, and not from one
+// behind: what was not copied in, or not added up, makes what is computed of it fail. The first one
+// that has failed is the cause (actors/plan/device_failures.hpp).
 class part_lanes {
  public:
-  void add(std::shared_ptr<device_lane> lane) {
-    const std::lock_guard hold(lock_);
-    if (std::find(lanes_.begin(), lanes_.end(), lane) == lanes_.end())
-      lanes_.push_back(std::move(lane));
-  }
+  void add(std::shared_ptr<device_lane> lane);
   std::vector<std::shared_ptr<device_lane>> all() const {
     const std::lock_guard hold(lock_);
     return lanes_;
@@ -241,4 +256,6 @@ class device_streams : public std::enable_shared_from_this<device_streams> {
 }  // namespace troupe
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::take_back)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::ask_through)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::stream_through)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::collect_slices)

@@ -13,6 +13,7 @@
 //       knows of one that failed later.
 // Threading: the device's worker.
 
+#include "troupe/actors/plan/device_failures.hpp"
 #include "troupe/actors/plan/device_streams.hpp"
 #include "troupe/actors/plan/port_actor.hpp"
 #include "troupe/runtime/plan/segment.hpp"
@@ -170,7 +171,7 @@ class segment_logic final : public port_logic {
                          std::move_iterator(outputs_.end()));
           streams_->keep_behind(*compute_, std::move(inputs_));
         }
-        return fail(ran.error());
+        return fail_by_cause(*this, ran.error(), *compute_, *part_->lanes);
       }
     for (std::uint32_t port = 0; port < outputs_.size(); ++port)
       emit(port, t, std::exchange(outputs_[port], tensor()));
@@ -387,12 +388,8 @@ class segment_logic final : public port_logic {
 
   // --- errors ---
 
-  error out_of_memory(error e) const {
-    const auto device = device_of(segment().stream);
-    const auto need = memory_of_device(*part_->job_plan, segment().task, device);
-    return at_segment(
-        error(e.code(), fmt::format("{}; the plan needs {} bytes on gpu:{}, most of it for {}",
-                                    e.message(), need.bytes, device, need.largest)));
+  error out_of_memory(const error& e) const {
+    return at_segment(no_memory(e, *compute_, *part_->job_plan, segment()));
   }
   error at_line(error e, std::size_t k) const {
     const auto ops = ops_of(segment(), k);

@@ -20,12 +20,16 @@ namespace {
 
 class heap_memory final : public system_memory {
  public:
+  // AH-8.
+  static constexpr int unwritten = 0xa5;
   explicit heap_memory(std::uint64_t capacity_bytes) : capacity_bytes_(capacity_bytes) {}
   std::byte* reserve(std::size_t bytes) override {
     const std::lock_guard hold(lock_);
     if (capacity_bytes_ != 0 && bytes > capacity_bytes_ - reserved_bytes_) return nullptr;
     auto* p = static_cast<std::byte*>(::operator new(bytes, std::align_val_t{512}, std::nothrow));
-    if (p != nullptr) reserved_bytes_ += bytes;
+    if (p == nullptr) return p;
+    reserved_bytes_ += bytes;
+    std::memset(p, unwritten, bytes);
     return p;
   }
   void release(std::byte* p, std::size_t bytes) noexcept override {

@@ -20,6 +20,8 @@
 //       when it is replayed.
 // AH-7  Times of slices (devices/device/device_trace.hpp): threaded, when the stream's thread began
 //       the work and had done it; stepped, a step is a microsecond.
+// AH-8  Memory that nobody has written is no sound number and no label, so that what is computed of
+//       it is seen to be wrong, and not by chance alone.
 //
 // Threading: as device.hpp says; stepped, everything on one thread. Host functions run inside of
 // step(), or on the stream's thread.

@@ -17,6 +17,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -340,14 +341,14 @@ BOOST_FIXTURE_TEST_CASE(too_little_memory_names_the_largest_and_the_device_stays
 // names the op, and the next one runs.
 BOOST_FIXTURE_TEST_CASE(work_that_fails_later_ends_its_job_with_the_ops_name_and_no_other,
                         image_folder) {
-  late_devices late(5, 1);
-  auto s = late.open();
   outcome expected;
   {
     auto host = session::open({});
     expected = train(**host, path, {.steps = 6}, "", "");
   }
-  for (const std::uint64_t k : {3, 17, 40, 61}) {
+  for (std::uint64_t k = 1; k <= 61; k += 4) {
+    late_devices late(5 + k, 1);  // whose memory nobody has written
+    auto s = late.open();
     late.chip->fail_work(k);
     const auto got = train(*s, path, {.steps = 6}, "/gpu:0", "/gpu:0");
     BOOST_TEST_CONTEXT("work " << k) {
@@ -359,6 +360,91 @@ BOOST_FIXTURE_TEST_CASE(work_that_fails_later_ends_its_job_with_the_ops_name_and
       BOOST_TEST(next.hash == expected.hash);
     }
   }
+}
+
+// Once told to, puts two pieces of work behind the next update of a variable: one waits, the one
+// behind it fails.
+class failing_late final : public device_backend {
+ public:
+  explicit failing_late(std::shared_ptr<device_backend> b) : inner_(std::move(b)) {}
+  troupe::device& device() noexcept override { return inner_->device(); }
+  result<std::unique_ptr<device_kernel>> make_kernel(std::span<const kernel_step> steps) override {
+    return inner_->make_kernel(steps);
+  }
+  std::size_t update_workspace_bytes(const optimizer_step& step,
+                                     std::size_t elements) const noexcept override {
+    return inner_->update_workspace_bytes(step, elements);
+  }
+  result<void> enqueue_update(device_stream& on, std::string_view op, const optimizer_step& step,
+                              const device_update& u, std::span<std::byte> workspace) override {
+    auto ok = inner_->enqueue_update(on, op, step, u, workspace);
+    if (!ok || !is_armed.exchange(false)) return ok;
+    ok = on.enqueue("the late failure", {}, [this]() -> result<void> {
+      is_waiting = true;
+      const test::waiting_for named("the flag of the test");
+      may_fail.wait(false);
+      return {};
+    });
+    if (!ok) return ok;
+    return on.enqueue("the late failure", {},
+                      []() -> result<void> { return error(error_code::failed, "it fails late"); });
+  }
+  result<communicator_id> make_communicator_id() override { return inner_->make_communicator_id(); }
+  result<std::unique_ptr<device_communicator>> begin_communicator(
+      const communicator_id& id, int rank, int ranks, communicator_changed changed) override {
+    return inner_->begin_communicator(id, rank, ranks, std::move(changed));
+  }
+  void set_up_thread() noexcept override { inner_->set_up_thread(); }
+
+  std::atomic<bool> is_armed = false, is_waiting = false;
+  std::atomic<bool> may_fail = false;
+
+ private:
+  std::shared_ptr<device_backend> inner_;
+};
+
+// What a job has given a stream fails after its actors have ended: the next job begins behind that,
+// on a stream that works.
+BOOST_FIXTURE_TEST_CASE(DS_9_what_a_job_leaves_behind_on_its_streams_fails_no_other, image_folder) {
+  outcome expected;
+  {
+    auto host = session::open({});
+    expected = train(**host, path, {.steps = 6}, "", "");
+  }
+  late_devices late(11, 1);
+  const auto backend = std::make_shared<failing_late>(late.backends[0]);
+  late.backends[0] = backend;
+  auto s = late.open();
+  auto data = open_idx(path, false);
+  BOOST_REQUIRE(data);
+  graph g(s->ops());
+  auto b = idx_batch(g, *data, {.batch = 24, .seed = 5});
+  const auto on = g.device_scope("/gpu:0");
+  const auto loss = softmax_cross_entropy(dense(relu(dense(b.images, 16, "hidden")), 10, "out"),
+                                          b.labels, b.scale);
+  training_options o{.steps = 100'000};
+  o.compile.device = "/gpu:0";
+  auto first = s->train(g, loss, o);
+  BOOST_REQUIRE_MESSAGE(first, (first ? "" : first.error().text()));
+  backend->is_armed = true;
+  test::wait_until("the stream stands at what the test put there",
+                   [&] { return backend->is_waiting.load(); });
+  (*first)->stop("the test has seen enough");
+  // Had the part ended with its actors, the second job would begin now, and fail soon.
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    backend->may_fail = true;
+    backend->may_fail.notify_all();
+  });
+  const auto second = train(*s, path, {.steps = 6}, "/gpu:0", "/gpu:0");
+  later.join();
+  BOOST_TEST(second.failure == "");
+  BOOST_TEST(second.hash == expected.hash);
+  const auto ended = follow(**first);
+  BOOST_TEST(ended.stopped == "the test has seen enough");
+  first->reset();
+  s.reset();
+  late.check();
 }
 
 // The device's work fails while copies and captured steps are on their way: what it might still
