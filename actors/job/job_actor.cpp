@@ -200,7 +200,7 @@ struct job_actor_state {
   void act(job_event& e) {
     switch (e.kind) {
       case job_event_kind::started:
-        to_program(job_started{about.id, handles, feeds_of(job->current_plan())});
+        tell_started(feeds_of(job->current_plan()));
         return tell_history();
       case job_event_kind::loss:
         about.record->count_step();
@@ -212,6 +212,8 @@ struct job_actor_state {
       case job_event_kind::resumed:
         about.board->cause.clear();
         is_wished = false;  // it has stayed
+        if (auto feeds = feeds_of(job->current_plan()); !feeds.empty())
+          tell_started(std::move(feeds));
         return say(job_recovering{true, e.step, e.text}, e.text);
       case job_event_kind::note: return say(job_note{e.text}, e.text);
       case job_event_kind::finished:
@@ -236,6 +238,10 @@ struct job_actor_state {
         to_program(job_failed{std::move(e.text), job->totals()});
         return leave();
     }
+  }
+
+  void tell_started(std::vector<job_feed> feeds) {
+    to_program(job_started{about.id, handles, std::move(feeds), job->step()});
   }
 
   // What a program that comes to a running job has missed.
@@ -266,7 +272,7 @@ struct job_actor_state {
     for (std::uint32_t i = 0; i < p.actors.size() && p.workers > 0; ++i) {
       const auto& a = p.actors[i];
       if (a.kind != actor_kind::feed) continue;
-      job_feed f{0, a.name, i, a.output_specs.at(0)};
+      job_feed f{0, a.name, i, a.output_specs.at(0), a.start};
       constexpr std::string_view prefix = "worker/";
       if (p.workers > 1 && a.name.starts_with(prefix)) {
         const auto end = a.name.find('/', prefix.size());

@@ -63,11 +63,14 @@ struct job_feed {
   std::string input;        // its name in the graph
   std::uint32_t actor = 0;  // in the plan
   tensor_spec spec;
+  std::uint64_t first_step = 0;  // of its worker, that it is fed for
 };
+// Of a training with feeds also when it has resumed, before job_recovering says so.
 struct job_started {
   job_id job{};
   std::shared_ptr<const part_handles> handles;  // of the part in this process
   std::vector<job_feed> feeds{};                // of a training
+  std::uint64_t step = 0;                       // async: of all workers together
 };
 // Sync: one per step, the loss of all workers; async: one per step of a worker.
 struct job_progress {

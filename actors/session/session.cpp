@@ -209,11 +209,11 @@ class session_impl final : public session {
   // What must be given for a training to end early, or to outlive its program.
   result<void> check_ends(const training_options& o) const {
     const auto usage = [](std::string text) { return error(error_code::usage, std::move(text)); };
-    if (o.may_finish && o.is_fed)
-      return usage(
-          "may_finish: a training that the program feeds cannot make the step again that "
-          "it is to finish with: stop() it");
     if (!o.outlives_program) return {};
+    if (o.is_fed)
+      return usage(
+          "outlives_program: the program feeds this training, and nobody would without it: read "
+          "its samples with idx_batch or text_batch");
     if (is_alone_)
       return usage(
           "outlives_program: this session is alone, and nobody could go on with the job: "
@@ -229,8 +229,6 @@ class session_impl final : public session {
     return {};
   }
 
-  // What is fed is gone with the step that it was fed for: a training that goes on after a failure
-  // has to read its samples again.
   static result<void> check_feeds(const training_program& program, const training_options& o) {
     const auto inputs = program.inputs();
     if (!inputs.empty() && !o.is_fed)
@@ -243,10 +241,6 @@ class session_impl final : public session {
     if (o.is_fed && inputs.empty())
       return error(error_code::usage,
                    "training_options::is_fed is set, and the loss depends on no input");
-    if (o.is_fed && (o.on_failure != failure_policy::stop || !o.checkpoints.folder.empty()))
-      return error(
-          error_code::usage,
-          "a training that the program feeds cannot go on after a failure, nor from a checkpoint: what was fed is not kept");
     return {};
   }
 

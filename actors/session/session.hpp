@@ -114,7 +114,7 @@ struct training_options {
   failure_policy on_failure = failure_policy::stop;
   restart_limits limits{};
   // finish() may end the training before its last step. Shards then keep a version that they could
-  // go back to, as they do with failure_policy::resume, which implies it. Not with is_fed.
+  // go back to, as they do with failure_policy::resume, which implies it.
   bool may_finish = false;
   // Over a cluster, with failure_policy::resume and checkpoints: the job goes on when this program
   // dies, stands still or detaches; nodes coordinate it then, and programs attach to it
@@ -129,7 +129,9 @@ struct training_options {
   std::uint32_t replicas = 0;
   checkpoint_options checkpoints{};
   // The graph has inputs, which the program feeds, each worker's by a feeder:
-  // training::make_feeder(). With on_failure `stop` only.
+  // training::make_feeder(). Where the training goes back to a step before (on_failure `resume`, or
+  // a checkpoint), the program feeds again from that step on; feed() (feed_training.hpp) does so
+  // from a pipeline. Not with outlives_program.
   bool is_fed = false;
   compile_options compile{};  // name, fuse, credits
 };
@@ -139,7 +141,7 @@ training_spec spec_of(const training_options& o);
 
 struct training_event {
   enum class kind : std::uint8_t {
-    started,      // all actors are placed; sources fire from now on
+    started,      // all actors are placed; sources fire from now on; step: the first one
     loss,         // step, worker (async), loss
     variables,    // values, in order of the variables' names; item: 0, 1, ...; step: how many are
                   // in them (sync: the version; async: gradients, of all workers)
@@ -171,10 +173,14 @@ class feeder {
   virtual ~feeder() = default;
   // All inputs of the worker's next step; waits while the graph has no room for it. An error:
   // nothing was fed. usage: an input is missing, or twice; a name, type or shape is wrong.
-  // timed_out: there was no room in time. failed: the training has ended.
+  // timed_out: there was no room in time. failed: the training has ended, or goes back to a step
+  // before: its event `resumed` comes, and then feeders are made anew.
   virtual result<void> feed(std::span<const std::pair<std::string_view, tensor>> values,
                             std::chrono::milliseconds deadline = std::chrono::hours(24 * 365)) = 0;
   virtual std::uint64_t steps() const = 0;  // that were fed
+  // The worker's step that the next feed is for: at first the one that the training begins with,
+  // or has gone back to.
+  virtual std::uint64_t next_step() const = 0;
 };
 
 // A training job. Destroying it stops the job, unless it has ended or was detached.
@@ -193,8 +199,8 @@ class training {
   // Leaves it to the cluster (outlives_program): `detached` follows. A note says so where there is
   // no node that could take it; the job stays with this program then.
   virtual void detach() = 0;
-  // Of a training with is_fed, after its event `started`; one for each worker. Errors: usage,
-  // failed (it has ended).
+  // Of a training with is_fed, after its event `started`, and anew after each `resumed`; one for
+  // each worker. Errors: usage, failed (it has ended).
   virtual result<std::unique_ptr<feeder>> make_feeder(std::uint32_t worker) = 0;
 };
 

@@ -24,6 +24,7 @@ class feeder_impl final : public feeder {
       : self_(p.system()) {
     for (const auto& i : inputs) {
       feeds_.add(i.input, i.actor, i.spec);
+      next_step_ = i.first_step;
       const auto& [to, is_new] = actors_.emplace(i.actor, handles.actors[i.actor]);
       self_->monitor(to->second);
       tell(nullptr, to->second, set_feeder{caf::actor_cast<caf::actor>(self_)});
@@ -44,12 +45,14 @@ class feeder_impl final : public feeder {
       if (left.count() <= 0)
         return error(error_code::timed_out,
                      fmt::format("step {} was not fed: there is no room for it, after {} ms",
-                                 steps_, deadline.count()));
+                                 next_step_, deadline.count()));
       receive(left);
     }
     if (is_over_)
       return error(error_code::failed,
-                   fmt::format("step {} was not fed: the training has ended", steps_));
+                   fmt::format("step {} was not fed: the training has ended, or goes back to a "
+                               "step before, which its events say",
+                               next_step_));
     for (std::size_t i = 0; i < to->size(); ++i) {
       auto& f = *(*to)[i];
       --f.room;
@@ -57,10 +60,12 @@ class feeder_impl final : public feeder {
       tell(nullptr, actors_.at(f.actor), tensor_ready{0, 0, {}, values[i].second});
     }
     ++steps_;
+    ++next_step_;
     return {};
   }
 
   std::uint64_t steps() const override { return steps_; }
+  std::uint64_t next_step() const override { return next_step_; }
 
  private:
   void receive(std::chrono::milliseconds timeout) {
@@ -72,7 +77,7 @@ class feeder_impl final : public feeder {
   caf::scoped_actor self_;
   fed_inputs feeds_;
   std::map<std::uint32_t, port_actor> actors_;  // by number in the plan
-  std::uint64_t steps_ = 0;
+  std::uint64_t steps_ = 0, next_step_ = 0;
   bool is_over_ = false;
 };
 
@@ -217,10 +222,11 @@ class training_impl final : public training, private job_client {
         [&](job_started& m) {
           is_asking_ = false;
           ask_again();
-          if (!std::exchange(has_begun_, true)) make(kind::started);
+          if (!std::exchange(has_begun_, true)) make(kind::started).step = m.step;
           if (!is_fed_) return;
           handles_ = std::move(m.handles);
           feeds_ = std::move(m.feeds);
+          has_feeder_.clear();
         },
         [&](const job_progress& m) {
           // One that it had been told before it lost the job.

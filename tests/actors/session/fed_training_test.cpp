@@ -1,7 +1,9 @@
 // Trainings whose inputs the program feeds, from a thread for each worker.
 
 #include "tests/support/events.hpp"
+#include "tests/support/two_nodes.hpp"
 #include "tests/support/wait.hpp"
+#include "troupe/actors/process/process.hpp"
 #include "troupe/actors/session/session.hpp"
 #include "troupe/runtime/graph/ops.hpp"
 #include "troupe/runtime/layers/layers.hpp"
@@ -9,6 +11,8 @@
 #include <boost/test/unit_test.hpp>
 
 #include <cmath>
+#include <functional>
+#include <memory>
 #include <random>
 #include <thread>
 
@@ -186,7 +190,6 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_with_a_feed_is_said_and_nothing_is_fed) {
     BOOST_TEST(run.error().text().find(text) != std::string::npos, run.error().text());
   };
   refuse({}, "set training_options::is_fed");
-  refuse({.on_failure = failure_policy::resume, .is_fed = true}, "cannot go on after a failure");
   auto run = (*s)->train(g, loss, {.steps = 2, .is_fed = true});
   BOOST_REQUIRE(run);
   auto early = (*run)->make_feeder(0);
@@ -249,6 +252,191 @@ BOOST_AUTO_TEST_CASE(a_feeder_waits_for_room_until_its_deadline_or_the_end) {
   BOOST_TEST(o.stopped == "enough");
   BOOST_REQUIRE(!fed);
   BOOST_TEST((fed.error().code() == error_code::failed));
+}
+
+namespace {
+
+// Feeds every worker from a thread of its own, from the step on that the training says.
+class feeding_threads {
+ public:
+  ~feeding_threads() { join(); }
+  void begin(training& run, std::uint32_t workers, std::uint64_t steps) {
+    join();
+    first_steps.clear();
+    for (std::uint32_t w = 0; w < workers; ++w) {
+      auto f = run.make_feeder(w);
+      BOOST_REQUIRE_MESSAGE(f, (f ? "" : f.error().text()));
+      first_steps.push_back((*f)->next_step());
+      feeders_.push_back(std::move(*f));
+    }
+    for (std::uint32_t w = 0; w < workers; ++w)
+      threads_.emplace_back([&to = *feeders_[w], w, steps] {
+        while (to.next_step() < steps) {
+          const auto b = batch_of_step(w, to.next_step());
+          const std::pair<std::string_view, tensor> feeds[] = {{"x", b.x}, {"y", b.y}};
+          if (!to.feed(feeds, test::hang)) return;
+        }
+      });
+  }
+  void join() {
+    const test::waiting_for named("the end of the threads that feed");
+    for (auto& t : threads_) t.join();
+    threads_.clear();
+    feeders_.clear();
+  }
+  std::vector<std::uint64_t> first_steps;
+
+ private:
+  std::vector<std::unique_ptr<feeder>> feeders_;
+  std::vector<std::thread> threads_;
+};
+
+struct fed_outcome : outcome {
+  std::uint64_t begun_at = 0;
+  std::vector<std::uint64_t> went_back_to;
+};
+
+// Until its end; `look` sees each event.
+fed_outcome feed_and_follow(training& run, std::uint32_t workers, std::uint64_t steps,
+                            const std::function<void(const training_event&)>& look = {}) {
+  fed_outcome o;
+  feeding_threads feeding;
+  while (auto e = test::next_event(run)) {
+    using kind = training_event::kind;
+    if (e->type == kind::started || e->type == kind::resumed)
+      feeding.begin(run, workers, steps);
+    if (e->type == kind::started) o.begun_at = e->step;
+    if (e->type == kind::resumed) {
+      o.went_back_to.push_back(e->step);
+      for (const auto first : feeding.first_steps) BOOST_TEST(first == e->step);
+    }
+    if (e->type == kind::loss) {
+      BOOST_TEST(e->step == o.begun_at + o.losses.size());
+      o.losses.push_back(e->loss);
+    }
+    if (e->type == kind::variables) o.variables = e->variables;
+    if (e->type == kind::failed) o.failure = e->text;
+    if (e->type == kind::stopped) o.stopped = e->text;
+    if (look) look(*e);
+  }
+  return o;
+}
+
+void expect_equal(const outcome& got, const outcome& expected) {
+  BOOST_TEST(got.failure == "");
+  BOOST_REQUIRE(got.variables.size() == expected.variables.size());
+  for (std::size_t i = 0; i < got.variables.size(); ++i) {
+    const auto& a = std::as_const(got.variables[i].second);
+    const auto& b = std::as_const(expected.variables[i].second);
+    BOOST_TEST(std::equal(a.bytes().begin(), a.bytes().end(), b.bytes().begin(), b.bytes().end()));
+  }
+}
+
+training_options fed_options(std::uint32_t workers, std::uint64_t steps) {
+  return {.workers = workers,
+          .shards = 2,
+          .optimizer = adam({.learning_rate = 0.01}),
+          .seed = 3,
+          .steps = steps,
+          .is_fed = true};
+}
+
+}  // namespace
+
+// Nodes leave and others come while it runs: it goes back to a step before, is fed from there on,
+// and has the bits of an undisturbed run.
+BOOST_AUTO_TEST_CASE(a_training_that_goes_back_is_fed_again_from_that_step) {
+  constexpr std::uint64_t steps = 300;
+  auto o = fed_options(2, steps);
+  outcome expected;
+  {
+    auto s = session::open({});
+    BOOST_REQUIRE(s);
+    graph g((*s)->ops());
+    auto run = (*s)->train(g, loss_of(g, 2 * batch), o);
+    BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
+    expected = feed_and_follow(**run, 2, steps);
+    BOOST_TEST(expected.failure == "");
+  }
+  test::runtime_folder folder;
+  std::vector<std::unique_ptr<process>> nodes;
+  const auto start = [&] {
+    process_options of_node;
+    of_node.cluster = "fed";
+    of_node.gpus = "none";
+    auto node = process::start(of_node);
+    BOOST_REQUIRE_MESSAGE(node, (node ? "" : node.error().text()));
+    nodes.push_back(std::move(*node));
+  };
+  for (int i = 0; i < 3; ++i) start();
+  auto s = session::open({.cluster = "fed", .timeout = std::chrono::seconds(30)});
+  BOOST_REQUIRE_MESSAGE(s, (s ? "" : s.error().text()));
+  test::wait_until("the client is linked to all nodes",
+                   [&] { return (*s)->nodes().size() >= nodes.size(); });
+  graph g((*s)->ops());
+  o.on_failure = failure_policy::resume;
+  auto run = (*s)->train(g, loss_of(g, 2 * batch), o);
+  BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
+  const auto got = feed_and_follow(**run, 2, steps, [&](const training_event& e) {
+    if (e.type != training_event::kind::loss) return;
+    if (e.step == 40) nodes[0]->leave("the test wants it");
+    if (e.step == 120) start();
+    if (e.step == 180) nodes[1]->leave("the test wants it");
+  });
+  for (auto& n : nodes) n->leave("the test is over");
+  BOOST_TEST(got.losses.size() == steps);
+  BOOST_TEST(got.losses == expected.losses, boost::test_tools::per_element());
+  BOOST_TEST(got.went_back_to.size() >= 2U);
+  expect_equal(got, expected);
+}
+
+// A program that was stopped begins where its checkpoint is.
+BOOST_AUTO_TEST_CASE(a_training_that_begins_with_a_checkpoint_is_fed_from_its_step) {
+  constexpr std::uint64_t steps = 40;
+  auto o = fed_options(2, steps);
+  const auto train = [&](const std::function<void(training&, const training_event&)>& look) {
+    auto s = session::open({});
+    BOOST_REQUIRE(s);
+    graph g((*s)->ops());
+    auto run = (*s)->train(g, loss_of(g, 2 * batch), o);
+    BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
+    return feed_and_follow(**run, 2, steps,
+                           [&](const training_event& e) { look(**run, e); });
+  };
+  const auto expected = train([](training&, const training_event&) {});
+  test::runtime_folder folder;
+  o.on_failure = failure_policy::resume;
+  o.checkpoints = {.folder = folder.path, .every_steps = 5, .resume = true};
+  const auto first = train([](training& run, const training_event& e) {
+    if (e.type == training_event::kind::loss && e.step == 17) run.stop("the test wants it");
+  });
+  BOOST_TEST(first.stopped == "the test wants it");
+  const auto second = train([](training&, const training_event&) {});
+  BOOST_TEST(second.begun_at >= 5U);
+  BOOST_TEST(second.begun_at % 5 == 0U);
+  BOOST_TEST(second.losses.size() == steps - second.begun_at);
+  expect_equal(second, expected);
+}
+
+// It ends where its workers have got to, which is fed again, too.
+BOOST_AUTO_TEST_CASE(a_fed_training_ends_in_good_order) {
+  auto o = fed_options(1, 100'000);
+  o.may_finish = true;
+  auto s = session::open({});
+  BOOST_REQUIRE(s);
+  graph g((*s)->ops());
+  auto run = (*s)->train(g, loss_of(g, batch), o);
+  BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
+  const auto got = feed_and_follow(**run, 1, o.steps, [&](const training_event& e) {
+    if (e.type == training_event::kind::loss && e.step == 10) (*run)->finish();
+  });
+  BOOST_TEST(got.failure == "");
+  BOOST_TEST(got.losses.size() < 100'000U);
+  o = fed_options(1, got.losses.size());
+  graph h((*s)->ops());
+  auto again = (*s)->train(h, loss_of(h, batch), o);
+  BOOST_REQUIRE(again);
+  expect_equal(got, feed_and_follow(**again, 1, o.steps));
 }
 
 BOOST_AUTO_TEST_SUITE_END()
