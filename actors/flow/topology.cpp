@@ -54,7 +54,8 @@ std::string duration(std::int64_t ns) {
 struct topology::running {
   std::shared_ptr<topology_view> view;
   std::shared_ptr<topology_listing> listing;
-  std::unique_ptr<session> member;  // of a cluster
+  std::unique_ptr<session> opened;  // for it alone
+  session* member = nullptr;        // of a cluster
   std::int64_t began_ns = 0, ended_ns = 0;
   std::vector<std::string> notes;  // what people want to know, and have not been told
 };
@@ -224,16 +225,18 @@ result<flow_totals> topology::run_to_end(const std::function<void(const topology
   if (running_ != nullptr)
     return error(error_code::usage, "a topology runs once: describe another one");
   if (auto ok = check(); !ok) return std::move(ok.error());
-  std::unique_ptr<session> member;
-  std::unique_ptr<far_parts> far;
-  if (!options_.cluster.cluster.empty()) {
+  std::unique_ptr<session> own;
+  auto* member = options_.member;
+  if (member == nullptr && !options_.cluster.cluster.empty()) {
     auto opened = session::open(options_.cluster);
     if (!opened) return std::move(opened.error());
-    member = std::move(*opened);
-    if (has_places(*this)) {
-      far = std::make_unique<far_parts>(*this, *member);
-      if (auto ok = far->place(); !ok) return std::move(ok.error());
-    }
+    own = std::move(*opened);
+    member = own.get();
+  }
+  std::unique_ptr<far_parts> far;
+  if (member != nullptr && has_places(*this)) {
+    far = std::make_unique<far_parts>(*this, *member);
+    if (auto ok = far->place(); !ok) return std::move(ok.error());
   }
   const auto threads =
       options_.threads != 0 ? options_.threads : std::max(1U, std::thread::hardware_concurrency());
@@ -242,7 +245,8 @@ result<flow_totals> topology::run_to_end(const std::function<void(const topology
   if (whole->failure()) return whole->failure()->why;
   running_ = std::make_unique<running>();
   auto& r = *running_;
-  r.member = std::move(member);
+  r.opened = std::move(own);
+  r.member = member;
   r.view = view_of(graph, *whole);
   topology_ended ended;
   try {

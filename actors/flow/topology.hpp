@@ -45,6 +45,9 @@ struct topology_options {
   // Where `cluster` names one, the process is a member of it while the topology runs: tools see its
   // stages (`troupe list actors`, `troupe why`), and `.on` names nodes of it.
   session_options cluster{};
+  // A session of the program that is in a cluster already, in the place of `cluster`; it outlives
+  // the topology.
+  session* member = nullptr;
 };
 
 // How one stage fares, of what was measured since the last look.

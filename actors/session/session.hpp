@@ -183,10 +183,19 @@ class feeder {
   virtual std::uint64_t next_step() const = 0;
 };
 
+// What is known of a training before it runs; of one that was attached: all 0.
+struct training_facts {
+  std::uint32_t workers = 0;
+  std::uint64_t steps = 0;  // of each worker
+  update_kind update = update_kind::sync;
+  bool is_fed = false, may_finish = false;
+};
+
 // A training job. Destroying it stops the job, unless it has ended or was detached.
 class training {
  public:
   virtual ~training() = default;
+  virtual training_facts about() const = 0;
   // The next event; `none` after `timeout`. After the last event: nullopt.
   virtual std::optional<training_event> next(
       std::chrono::milliseconds timeout = std::chrono::hours(24)) = 0;

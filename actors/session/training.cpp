@@ -42,11 +42,11 @@ class feeder_impl final : public feeder {
     while (!has_room() && !is_over_) {
       const auto left =
           std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
-      if (left.count() <= 0)
-        return error(error_code::timed_out,
-                     fmt::format("step {} was not fed: there is no room for it, after {} ms",
-                                 next_step_, deadline.count()));
-      receive(left);
+      // What has come counts, however late it is.
+      if (receive(std::max(left, std::chrono::milliseconds(0))) || left.count() > 0) continue;
+      return error(error_code::timed_out,
+                   fmt::format("step {} was not fed: there is no room for it, after {} ms",
+                               next_step_, deadline.count()));
     }
     if (is_over_)
       return error(error_code::failed,
@@ -68,10 +68,14 @@ class feeder_impl final : public feeder {
   std::uint64_t next_step() const override { return next_step_; }
 
  private:
-  void receive(std::chrono::milliseconds timeout) {
+  // False: nothing came.
+  bool receive(std::chrono::milliseconds timeout) {
+    bool has_come = true;
     self_->receive([&](const feed_ready& m) { feeds_.on_ready(m); },
-                   [&](const caf::down_msg&) { is_over_ = true; }, caf::after(timeout) >> [] {});
+                   [&](const caf::down_msg&) { is_over_ = true; },
+                   caf::after(timeout) >> [&] { has_come = false; });
     after_message();
+    return has_come;
   }
 
   caf::scoped_actor self_;
@@ -85,7 +89,9 @@ class training_impl final : public training, private job_client {
  public:
   training_impl(process& p, std::shared_ptr<const job_request> request,
                 std::vector<std::string> notes, bool is_fed)
-      : job_client(p), workers_(request->program->spec().workers), is_fed_(is_fed) {
+      : job_client(p) {
+    const auto& spec = request->program->spec();
+    about_ = {spec.workers, spec.steps, spec.update, is_fed, spec.is_recoverable};
     job_ = request->name();
     folder_ = request->checkpoints.folder;
     for (auto& n : notes) {
@@ -139,6 +145,7 @@ class training_impl final : public training, private job_client {
     else
       job_client::stop(reason);
   }
+  training_facts about() const override { return about_; }
   void finish() override { wish(job_wish::finish); }
   void detach() override { wish(job_wish::detach); }
 
@@ -223,7 +230,7 @@ class training_impl final : public training, private job_client {
           is_asking_ = false;
           ask_again();
           if (!std::exchange(has_begun_, true)) make(kind::started).step = m.step;
-          if (!is_fed_) return;
+          if (!about_.is_fed) return;
           handles_ = std::move(m.handles);
           feeds_ = std::move(m.feeds);
           has_feeder_.clear();
@@ -284,12 +291,12 @@ class training_impl final : public training, private job_client {
 
  public:
   result<std::unique_ptr<feeder>> make_feeder(std::uint32_t worker) override {
-    if (!is_fed_)
+    if (!about_.is_fed)
       return error(error_code::usage,
                    "this training reads its samples itself: training_options::is_fed is not set");
-    if (worker >= workers_)
-      return error(error_code::usage,
-                   fmt::format("there is no worker {}: the training has {}", worker, workers_));
+    if (worker >= about_.workers)
+      return error(error_code::usage, fmt::format("there is no worker {}: the training has {}",
+                                                  worker, about_.workers));
     if (is_over_) return error(error_code::failed, "the training has ended");
     if (!handles_)
       return error(error_code::usage,
@@ -305,8 +312,7 @@ class training_impl final : public training, private job_client {
  private:
   std::deque<training_event> before_;  // that next() gives first
   std::string job_, folder_;
-  std::uint32_t workers_ = 0;
-  bool is_fed_ = false;
+  training_facts about_;
   bool is_asking_ = false;  // for the job, which is elsewhere
   bool has_begun_ = false;
   std::chrono::steady_clock::time_point asked_{};

@@ -10,9 +10,11 @@
 //   auto done = t.run_to_end();
 //   if (!done) throw std::runtime_error(done.error().text());
 
+#include "troupe/actors/flow/feed_training.hpp"
 #include "troupe/actors/flow/model_stage.hpp"
 #include "troupe/actors/flow/topology.hpp"
 #include "troupe/runtime/flow/drain.hpp"
 #include "troupe/runtime/flow/file_stages.hpp"
 #include "troupe/runtime/flow/flow.hpp"
+#include "troupe/runtime/flow/sample_stages.hpp"
 #include "troupe/runtime/flow/typed_sources.hpp"

@@ -11,4 +11,6 @@
 // TROUPE_STAGE_LIBRARY(my_stages) beside it, outside of functions, is what a node asks the file
 // for.
 
+#include "troupe/runtime/flow/file_stages.hpp"
+#include "troupe/runtime/flow/sample_stages.hpp"
 #include "troupe/runtime/flow/stage_library.hpp"

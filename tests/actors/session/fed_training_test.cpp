@@ -245,6 +245,12 @@ BOOST_AUTO_TEST_CASE(a_feeder_waits_for_room_until_its_deadline_or_the_end) {
     fed = (*f)->feed(feeds, std::chrono::milliseconds(50));
   BOOST_REQUIRE(!fed);
   BOOST_TEST((fed.error().code() == error_code::timed_out));
+  // Without waiting it sees what has come meanwhile, too.
+  auto other = (*run)->make_feeder(1);
+  BOOST_REQUIRE(other);
+  BOOST_REQUIRE((*other)->feed(feeds, test::hang));
+  test::wait_until("one that does not wait finds room",
+                   [&] { return bool((*f)->feed(feeds, std::chrono::milliseconds(0))); });
   std::thread waits([&] { fed = (*f)->feed(feeds, test::hang); });
   (*run)->stop("enough");
   const auto o = follow(**run);
@@ -303,8 +309,7 @@ fed_outcome feed_and_follow(training& run, std::uint32_t workers, std::uint64_t 
   feeding_threads feeding;
   while (auto e = test::next_event(run)) {
     using kind = training_event::kind;
-    if (e->type == kind::started || e->type == kind::resumed)
-      feeding.begin(run, workers, steps);
+    if (e->type == kind::started || e->type == kind::resumed) feeding.begin(run, workers, steps);
     if (e->type == kind::started) o.begun_at = e->step;
     if (e->type == kind::resumed) {
       o.went_back_to.push_back(e->step);
@@ -400,8 +405,7 @@ BOOST_AUTO_TEST_CASE(a_training_that_begins_with_a_checkpoint_is_fed_from_its_st
     graph g((*s)->ops());
     auto run = (*s)->train(g, loss_of(g, 2 * batch), o);
     BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
-    return feed_and_follow(**run, 2, steps,
-                           [&](const training_event& e) { look(**run, e); });
+    return feed_and_follow(**run, 2, steps, [&](const training_event& e) { look(**run, e); });
   };
   const auto expected = train([](training&, const training_event&) {});
   test::runtime_folder folder;

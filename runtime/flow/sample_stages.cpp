@@ -1,0 +1,110 @@
+#include "troupe/runtime/flow/sample_stages.hpp"
+
+#include "troupe/devices/files/idx_sampler.hpp"
+
+#include <array>
+#include <bit>
+#include <utility>
+
+namespace troupe {
+
+namespace {
+
+constexpr std::uint64_t golden = 0x9E3779B97F4A7C15;
+
+// The output function of splitmix64 (Steele, Lea, Flood 2014).
+constexpr std::uint64_t mix(std::uint64_t x) noexcept {
+  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9;
+  x = (x ^ x >> 27) * 0x94D049BB133111EB;
+  return x ^ x >> 31;
+}
+
+class shuffle_stage final : public stage {
+ public:
+  shuffle_stage(std::uint64_t seed, std::uint64_t hold) : seed_(seed), hold_(hold) {}
+
+  bool take(std::uint32_t, any_value&& in, stage_output& out) override {
+    flow_item coming{std::move(in), out.origin()};
+    if (held_.size() < hold_) {
+      held_.push_back(std::move(coming));
+      return false;
+    }
+    std::swap(held_[draw()], coming);
+    out.put_item(0, std::move(coming));
+    return false;
+  }
+  bool end(std::uint32_t, stage_output&) override { return !held_.empty(); }
+  bool go_on(stage_output& out) override {
+    const auto at = draw();
+    auto leaving = std::exchange(held_[at], std::move(held_.back()));
+    held_.pop_back();
+    out.put_item(0, std::move(leaving));
+    return !held_.empty();
+  }
+
+ private:
+  std::size_t draw() noexcept {
+    return static_cast<std::size_t>(random_of_sample(seed_, drawn_++) % held_.size());
+  }
+  std::uint64_t seed_, hold_, drawn_ = 0;
+  std::vector<flow_item> held_;
+};
+
+class interleave_stage final : public stage {
+ public:
+  explicit interleave_stage(std::uint32_t inputs) : inputs_(inputs) {}
+
+  bool take(std::uint32_t port, any_value&& in, stage_output& out) override {
+    next_ = (port + 1) % inputs_;
+    out.put_last(0, std::move(in));
+    return false;
+  }
+  std::uint32_t choose(const stage_output& out) override {
+    for (std::uint32_t i = 0; i < inputs_; ++i) {
+      const auto port = (next_ + i) % inputs_;
+      if (out.head(port) != nullptr) return port;
+      if (!out.has_ended(port)) return no_port;
+    }
+    return no_port;
+  }
+
+ private:
+  std::uint32_t inputs_, next_ = 0;
+};
+
+}  // namespace
+
+std::uint64_t random_of_sample(std::uint64_t seed, std::uint64_t number) noexcept {
+  return mix(mix(seed + golden) + (number + 1) * golden);
+}
+
+sample_order::sample_order(std::uint64_t seed, std::uint64_t epoch, std::uint64_t count)
+    : count_(count), key_(mix(mix(seed + golden) ^ mix(epoch + 2 * golden))) {
+  if (count <= listed_max) {
+    list_ = permutation(seed, epoch, static_cast<std::uint32_t>(count));
+    return;
+  }
+  half_bits_ = static_cast<std::uint32_t>(std::bit_width(count - 1) + 1) / 2;
+}
+
+std::uint64_t sample_order::at(std::uint64_t position) const noexcept {
+  if (!list_.empty()) return list_[static_cast<std::size_t>(position)];
+  const auto mask = (std::uint64_t{1} << half_bits_) - 1;
+  auto x = position;
+  do {
+    auto left = x >> half_bits_, right = x & mask;
+    for (std::uint64_t round = 0; round < 4; ++round)
+      left = std::exchange(right, left ^ (mix(key_ + round * golden + right) & mask));
+    x = left << half_bits_ | right;
+  } while (x >= count_);
+  return x;
+}
+
+std::unique_ptr<stage> make_shuffle(std::uint64_t seed, std::uint64_t hold) {
+  return std::make_unique<shuffle_stage>(seed, hold);
+}
+std::unique_ptr<stage> make_interleave(std::uint32_t inputs) {
+  return std::make_unique<interleave_stage>(inputs);
+}
+
+}  // namespace troupe

@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""Trainings that a pipeline feeds, whose samples other nodes may make: pictures.py BIN_FOLDER"""
+
+import os
+import signal
+
+import harness
+from far_pipelines import library
+from pipelines import png
+
+USAGE, NOT_FOUND = 2, 6
+CLASSES = 3
+FILES = 20  # of each class
+
+
+class pictures(harness.cluster_test):
+    def setUp(self):
+        super().setUp()
+        for c in range(CLASSES):
+            os.makedirs(self.path(f"pictures/{c}"))
+            for i in range(FILES):
+                with open(self.path(f"pictures/{c}/{i:02}.png"), "wb") as f:
+                    f.write(png([(i * 37 + 90 * (c == k)) % 200 for k in range(3)], side=24))
+
+    def arguments(self, *more, epochs=4):
+        return (self.path("pictures"), "--epochs", epochs, "--batch", 10, "--side", 16, "--json", *more)
+
+    def train_on(self, *more, code=0, **how):
+        p = self.run_program("train_on_pictures", *self.arguments(*more, **how))
+        self.assertEqual(p.code, code, p.tail())
+        return p
+
+    def losses(self, p, steps, name="losses.csv"):
+        """The loss of each step, which are there once and in order, and the hash of the weights."""
+        with open(self.path(name)) as f:
+            rows = [line.strip().split(",") for line in f]
+        self.assertEqual([int(step) for step, _ in rows], list(steps), p.tail())
+        return [loss for _, loss in rows], self.json_of(p)["weights_hash"]
+
+    def alone(self, *more, steps=24, **how):
+        return self.losses(self.train_on("--losses", self.path("losses.csv"), *more, **how), range(steps))
+
+    def test_samples_are_a_function_of_seed_and_step(self):
+        expected = self.alone()
+        self.assertEqual(self.alone("--decoders", 1), expected)
+        self.assertEqual(self.alone("--decoders", 5, "--cache", "1MiB"), expected)
+        # A third of the pictures fits: 16 x 16 x 3 floats.
+        self.assertEqual(self.alone("--cache", "64KiB"), expected)
+        self.assertNotEqual(self.alone("--seed", 2), expected)
+
+    def test_a_checkpoint_goes_on_with_the_samples_behind_it(self):
+        epochs, steps = 2000, 6000
+        expected = self.alone("--workers", 2, steps=steps, epochs=epochs)
+        folder = self.path("checkpoints")
+        how = ("--workers", 2, "--on-failure", "resume", "--checkpoint", folder, "--checkpoint-every", 50, "--name", "p")
+        p = self.start("train_on_pictures", *self.arguments(*how, epochs=epochs))
+        self.until("a checkpoint", lambda: any("manifest" in f for _, _, files in os.walk(folder) for f in files), pause=0.01)
+        self.assertTrue(p.is_running(), p.tail())
+        os.kill(p.pid, signal.SIGKILL)
+        p.wait()
+        p = self.train_on(*how, "--resume", "--losses", self.path("rest.csv"), epochs=epochs)
+        with open(self.path("rest.csv")) as f:
+            begun = int(f.readline().split(",")[0])
+        self.assertGreater(begun, 0)
+        rest, weights = self.losses(p, range(begun, steps), "rest.csv")
+        self.assertEqual((rest, weights), (expected[0][begun:], expected[1]))
+
+    def test_nodes_make_samples_and_die(self):
+        expected = self.alone("--workers", 2, steps=150, epochs=50)
+        nodes = [self.start_node("--job", "worker", "--name", f"n{i + 1}", "--load", library("picture_stages")) for i in range(4)]
+        self.wait_nodes(4)
+        p = self.start("train_on_pictures", *self.arguments(
+            "--workers", 2, "--cluster", self.cluster, "--lease", "30s", "--decode-on", "/job:worker", "--decoders", 3, "--on-failure", "resume",
+            "--name", "p", "--losses", self.path("far.csv"), epochs=50))
+        for step, node in ((20, nodes[0]), (60, nodes[3]), (100, nodes[1])):
+            self.until_step(p, "p", step)
+            os.kill(node.pid, signal.SIGKILL)
+        self.assertEqual(p.wait(), 0, p.tail())
+        self.assertEqual(self.losses(p, range(150), "far.csv"), expected)
+
+    def test_what_is_wrong_is_said(self):
+        p = self.run_program("train_on_pictures", self.path("nothing"))
+        self.assertEqual(p.code, NOT_FOUND, p.tail())
+        os.makedirs(self.path("empty/class"))
+        p = self.run_program("train_on_pictures", self.path("empty"))
+        self.assertEqual((p.code, "which are the classes" in p.err), (NOT_FOUND, True), p.tail())
+        p = self.train_on("--cache", "1MiB", "--decode-on", "/job:worker", code=USAGE)
+        self.assertIn("leave --decode-on out", p.err)
+        bad = self.path("pictures/1/30.png")
+        with open(bad, "wb") as f:
+            f.write(b"no picture")
+        p = self.train_on(code=USAGE)  # of a file that is wrong
+        self.assertIn(bad, p.err)
+        self.assertIn("load_sample", p.err)
+
+
+if __name__ == "__main__":
+    harness.main()
