@@ -18,6 +18,7 @@ using namespace std::chrono_literals;
 // How soon it is seen that a topology has ended, and, async, that another worker has room.
 constexpr auto feed_look_every = 20ms;
 constexpr auto feed_room_every = 2ms;
+constexpr std::uint32_t tries_max = 10;  // of a topology whose nodes go before it has begun
 
 // Rows [from, to) of it.
 tensor rows_of(const tensor& all, std::int64_t from, std::int64_t to) {
@@ -44,6 +45,8 @@ class inlet_of final : public training_inlet {
     return update_ == update_kind::sync ? feed_all(b) : feed_one(b);
   }
 
+  // By who owns it, when its topology has ended.
+  std::vector<std::unique_ptr<feeder>> take_feeders() { return std::move(feeders_); }
   // Nobody feeds any more.
   void stop() noexcept { is_stopped_.store(true); }
   // It is the training that wants no more of this topology.
@@ -137,6 +140,11 @@ class running_feed {
   bool is_over() const noexcept { return is_over_.load(); }
   const std::optional<error>& failure() const noexcept { return failure_; }  // once it is over
   const inlet_of& inlet() const noexcept { return *inlet_; }
+  // Nothing of it had begun, since a node that was to make samples is gone; others may do it.
+  bool may_begin_again() const noexcept {
+    return failure_ && failure_->code() == error_code::unreachable && inlet_->fed() == 0;
+  }
+  std::vector<std::unique_ptr<feeder>> take_feeders() { return inlet_->take_feeders(); }
 
  private:
   topology topology_;
@@ -184,7 +192,7 @@ class fed_run {
  private:
   void begin(std::uint64_t step) {
     now_.reset();
-    has_told_end_ = false;
+    tries_ = 0;
     if (failed_) return;
     std::vector<std::unique_ptr<feeder>> feeders;
     for (std::uint32_t w = 0; w < about_.workers; ++w) {
@@ -192,6 +200,12 @@ class fed_run {
       if (!f) return fail(std::move(f.error()));
       feeders.push_back(std::move(*f));
     }
+    begin_with(std::move(feeders), step);
+  }
+
+  void begin_with(std::vector<std::unique_ptr<feeder>> feeders, std::uint64_t step) {
+    has_told_end_ = false;
+    step_ = step;
     auto inlet = std::make_shared<inlet_of>(std::move(feeders), about_.update, about_.steps);
     auto next = std::make_unique<running_feed>(options_.topology, inlet);
     describe_(next->described(), step, inlet);
@@ -203,6 +217,11 @@ class fed_run {
     if (now_ == nullptr || !now_->is_over() || has_told_end_) return;
     has_told_end_ = true;
     if (now_->inlet().has_ended()) return;  // the training tells why
+    if (now_->may_begin_again() && ++tries_ < tries_max) {
+      auto feeders = now_->take_feeders();
+      now_.reset();
+      return begin_with(std::move(feeders), step_);
+    }
     if (const auto& why = now_->failure()) return fail(*why);
     if (now_->inlet().has_fed_all()) return;
     if (options_.finishes_with_flow && about_.may_finish) return run_.finish();
@@ -226,6 +245,8 @@ class fed_run {
   const feed_options& options_;
   std::unique_ptr<running_feed> now_;
   bool has_told_end_ = false;
+  std::uint64_t step_ = 0;  // that the topology begins with
+  std::uint32_t tries_ = 0;
   std::optional<error> failed_;
 };
 

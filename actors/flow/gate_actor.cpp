@@ -351,8 +351,9 @@ struct program_gate_state {
       text += fmt::format(
           "; what {} had learnt is lost: a stage that keeps it in a member `state` survives",
           not_kept);
-    if (!not_kept.empty() || g.director == nullptr)
-      return fail(error(error_code::failed, std::move(text)));
+    if (g.director == nullptr)
+      return fail(error(error_code::unreachable, text + ", before the topology had begun"));
+    if (!not_kept.empty()) return fail(error(error_code::failed, std::move(text)));
     g.is_gone[*process] = true;
     std::erase_if(g.kept, [&](const auto& k) { return k.process == *process; });
     tell(nullptr, g.director, lose_stages{std::move(stages)});

@@ -22,8 +22,8 @@ class pictures(harness.cluster_test):
                 with open(self.path(f"pictures/{c}/{i:02}.png"), "wb") as f:
                     f.write(png([(i * 37 + 90 * (c == k)) % 200 for k in range(3)], side=24))
 
-    def arguments(self, *more, epochs=4):
-        return (self.path("pictures"), "--epochs", epochs, "--batch", 10, "--side", 16, "--json", *more)
+    def arguments(self, *more, epochs=4, batch=10):
+        return (self.path("pictures"), "--epochs", epochs, "--batch", batch, "--side", 16, "--json", *more)
 
     def train_on(self, *more, code=0, **how):
         p = self.run_program("train_on_pictures", *self.arguments(*more, **how))
@@ -77,6 +77,31 @@ class pictures(harness.cluster_test):
             os.kill(node.pid, signal.SIGKILL)
         self.assertEqual(p.wait(), 0, p.tail())
         self.assertEqual(self.losses(p, range(150), "far.csv"), expected)
+
+    def test_a_batch_of_18_on_any_number_of_nodes(self):
+        workers = ("--workers", 6)
+        alone = self.train_on(*workers, "--losses", self.path("losses.csv"), epochs=300, batch=3)
+        expected = self.losses(alone, range(1000))
+        nodes = []
+
+        def come(count):
+            for _ in range(count):
+                nodes.append(self.start_node("--job", "worker", "--load", library("picture_stages")))
+
+        come(1)
+        self.wait_nodes(1)
+        p = self.start("train_on_pictures", *self.arguments(
+            *workers, "--cluster", self.cluster, "--lease", "30s", "--decode-on", "/job:worker", "--on-failure", "resume", "--name", "p",
+            "--losses", self.path("far.csv"), epochs=300, batch=3))
+        for step, wanted in ((50, 7), (300, 4), (500, 5), (700, 2)):  # from 1 on
+            self.until_step(p, "p", step)
+            come(max(0, wanted - len(nodes)))
+            while len(nodes) > wanted:
+                os.kill(nodes.pop(0).pid, signal.SIGKILL)
+            self.wait_nodes(wanted)
+        self.assertEqual(p.wait(), 0, p.tail())
+        self.assertEqual(self.losses(p, range(1000), "far.csv"), expected)
+        self.assertGreaterEqual(self.json_of(p)["recoveries"], 2)  # of the kills
 
     def test_what_is_wrong_is_said(self):
         p = self.run_program("train_on_pictures", self.path("nothing"))
