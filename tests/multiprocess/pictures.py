@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Trainings that a pipeline feeds, whose samples other nodes may make: pictures.py BIN_FOLDER"""
 
+import glob
 import os
 import signal
 
@@ -54,7 +55,7 @@ class pictures(harness.cluster_test):
         folder = self.path("checkpoints")
         how = ("--workers", 2, "--on-failure", "resume", "--checkpoint", folder, "--checkpoint-every", 50, "--name", "p")
         p = self.start("train_on_pictures", *self.arguments(*how, epochs=epochs))
-        self.until("a checkpoint", lambda: any("manifest" in f for _, _, files in os.walk(folder) for f in files), pause=0.01)
+        self.until("a checkpoint", lambda: glob.glob(os.path.join(folder, "p", "step-*", "manifest.json")), pause=0.01)
         self.assertTrue(p.is_running(), p.tail())
         os.kill(p.pid, signal.SIGKILL)
         p.wait()
