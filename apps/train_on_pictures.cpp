@@ -6,8 +6,8 @@
 //   build/bin/train_on_pictures pictures --epochs 5          # pictures/cat/1.png, pictures/dog/...
 //   build/bin/train_on_pictures pictures --cache 512MiB      # decoded once, not in each epoch
 //
-//   troupe-node --job reader --load build/bin/libpicture_stages.so &
-//   build/bin/train_on_pictures pictures --cluster default --decode-on /job:reader
+//   troupe-node --job data --load build/bin/libpicture_stages.so &
+//   build/bin/train_on_pictures pictures --cluster default --decode-on /job:data
 
 #include "apps/picture_stages/picture_stages.hpp"
 
@@ -89,7 +89,9 @@ tensor mirrored(const tensor& t) {
 flow<std::vector<labelled>> batches(topology& t, const picture_set& all, const picture_options& o,
                                     std::uint64_t step) {
   t.use(picture_stages());
-  const auto in_a_step = static_cast<std::uint64_t>(o.batch) * o.workers;
+  // Asynchronous: a batch is one worker's.
+  const auto in_a_step =
+      static_cast<std::uint64_t>(o.batch) * (o.update == update_kind::sync ? o.workers : 1);
   const auto paths = samples(t, all.paths, {.seed = o.seed, .epochs = 0, .from = step * in_a_step});
   const load_picture load{o.side};
   const auto pixels =
@@ -136,7 +138,8 @@ result<void> train(session& s, const picture_options& o, const picture_set& all,
       },
       {.topology = {.name = o.name + "/pictures",
                     .is_quiet = true,
-                    .member = o.cluster.empty() ? nullptr : &s}});
+                    .cluster = {.timeout = o.session({}).timeout},
+                    .member = &s}});
   if (!end) return end.error();
   return report.outcome();
 }
@@ -172,7 +175,7 @@ int main(int argc, char** argv) {
                        "Decoded pictures are kept in so much memory, such as 512MiB")
             ->transform(CLI::AsSizeValue(false));
         app.add_option("--decode-on", o.decode_on,
-                       "Nodes that decode, such as /job:reader, which have loaded "
+                       "Nodes that decode, such as /job:data, which have loaded "
                        "libpicture_stages.so; not with --cache");
         app.add_flag("--mirror", o.mirrors, "Half of the pictures, by chance, left for right");
       });

@@ -7,6 +7,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <deque>
+#include <exception>
 #include <optional>
 #include <thread>
 
@@ -18,6 +20,8 @@ using namespace std::chrono_literals;
 // How soon it is seen that a topology has ended, and, async, that another worker has room.
 constexpr auto feed_look_every = 20ms;
 constexpr auto feed_room_every = 2ms;
+// Within which the training says that it recovers from what its pipeline failed by, too.
+constexpr auto recovers_within = 300ms;
 constexpr std::uint32_t tries_max = 10;  // of a topology whose nodes go before it has begun
 
 // Rows [from, to) of it.
@@ -34,31 +38,79 @@ tensor rows_of(const tensor& all, std::int64_t from, std::int64_t to) {
   return copy;
 }
 
+// Batches that were fed, or are to be fed again, from a step on.
+struct kept_batches {
+  std::uint64_t first = 0;
+  std::deque<fed_batch> all{};
+  std::uint64_t end() const noexcept { return first + all.size(); }
+};
+
 // One topology and its way into the training.
 class inlet_of final : public training_inlet {
  public:
-  inlet_of(std::vector<std::unique_ptr<feeder>> feeders, update_kind update, std::uint64_t steps)
-      : feeders_(std::move(feeders)), update_(update), steps_(steps) {}
+  // `again`: of which the feeders have been fed all, or nothing.
+  inlet_of(std::vector<std::unique_ptr<feeder>> feeders, const training_facts& about,
+           kept_batches again, bool has_fed_kept)
+      : feeders_(std::move(feeders)),
+        is_lost_(std::make_unique<std::atomic<bool>[]>(feeders_.size())),
+        is_sync_(about.update == update_kind::sync),
+        steps_(about.steps),
+        kept_(std::move(again)),
+        next_(has_fed_kept ? kept_.end() : kept_.first) {}
 
-  // On the thread of the topology's last stage.
+  // Called when the training wants no more, before the topology ends by it.
+  std::function<void()> on_end = [] {};
+
+  // --- on the thread of the topology, and then of its last stage ---
+
+  // What is kept, before anything else.
+  result<void> feed_kept() {
+    while (next_ < kept_.end())
+      if (auto ok = feed_all(kept_.all[static_cast<std::size_t>(next_ - kept_.first)]); !ok)
+        return ok;
+    return {};
+  }
   result<void> take(fed_batch b) override {
-    return update_ == update_kind::sync ? feed_all(b) : feed_one(b);
+    if (has_fed_all()) return refused(error(error_code::failed, "the training has what it needs"));
+    if (!is_sync_) return feed_one(b);
+    // Until the losses of its step and of some behind it are told.
+    while (!kept_.all.empty() && kept_.first + kept_behind < told_.load()) {
+      kept_.all.pop_front();
+      ++kept_.first;
+    }
+    auto ok = feed_all(b);
+    if (!ok) return ok;
+    ++fed_;
+    kept_.all.push_back(std::move(b));
+    return ok;
   }
 
-  // By who owns it, when its topology has ended.
-  std::vector<std::unique_ptr<feeder>> take_feeders() { return std::move(feeders_); }
+  // --- any thread ---
+
   // Nobody feeds any more.
   void stop() noexcept { is_stopped_.store(true); }
   // It is the training that wants no more of this topology.
   bool has_ended() const noexcept { return has_ended_.load(); }
+  void lose(std::uint32_t worker) noexcept {
+    if (worker < feeders_.size()) is_lost_[worker].store(true);
+  }
+  void told(std::uint64_t steps) noexcept { told_.store(steps); }
+
+  // --- once the topology has ended ---
+
   bool has_fed_all() const noexcept {
-    for (const auto& f : feeders_)
-      if (f->next_step() < steps_) return false;
+    for (std::size_t w = 0; w < feeders_.size(); ++w)
+      if (!is_lost_[w].load() && feeders_[w]->next_step() < steps_) return false;
     return true;
   }
-  std::uint64_t fed() const noexcept { return fed_.load(); }
+  std::uint64_t fed() const noexcept { return fed_; }
+  std::uint64_t next_step() const noexcept { return next_; }  // sync
+  std::vector<std::unique_ptr<feeder>> take_feeders() { return std::move(feeders_); }
+  kept_batches take_kept() { return std::move(kept_); }
 
  private:
+  static constexpr std::uint64_t kept_behind = 4;
+
   // FED-1.
   result<void> feed_all(const fed_batch& b) {
     const auto workers = static_cast<std::int64_t>(feeders_.size());
@@ -81,39 +133,50 @@ class inlet_of final : public training_inlet {
       auto ok = to.feed(values, feed_look_every);
       while (!ok && ok.error().code() == error_code::timed_out && !is_stopped_.load())
         ok = to.feed(values, feed_look_every);
+      if (!ok && workers > 1)
+        ok = std::move(ok.error().while_doing(
+            fmt::format("worker {} of {}, each of which takes its part of the rows", w, workers)));
       if (!ok) return refused(std::move(ok.error()));
     }
-    fed_.fetch_add(1);
+    ++next_;
     return {};
   }
 
   result<void> feed_one(const fed_batch& b) {
     const std::vector<std::pair<std::string_view, tensor>> values(b.begin(), b.end());
-    // One that has what it needs would keep the batch, and never use it.
-    std::vector<feeder*> takers;
-    for (const auto& f : feeders_)
-      if (f->next_step() < steps_ || has_fed_all()) takers.push_back(f.get());
-    for (std::size_t tried = 1; !is_stopped_.load(); ++tried) {
+    for (std::size_t tried = 1; !is_stopped_.load() && !has_fed_all(); ++tried) {
+      // One that has what it needs would keep the batch, and never use it; so would one that is
+      // lost.
+      std::vector<feeder*> takers;
+      for (std::size_t w = 0; w < feeders_.size(); ++w)
+        if (!is_lost_[w].load() && feeders_[w]->next_step() < steps_)
+          takers.push_back(feeders_[w].get());
       const bool has_asked_all = tried % takers.size() == 0;
       auto ok =
-          takers[next_++ % takers.size()]->feed(values, has_asked_all ? feed_room_every : 0ms);
+          takers[turn_++ % takers.size()]->feed(values, has_asked_all ? feed_room_every : 0ms);
       if (!ok && ok.error().code() == error_code::timed_out) continue;
       if (!ok) return refused(std::move(ok.error()));
-      fed_.fetch_add(1);
+      ++fed_;
       return {};
     }
     return refused(error(error_code::failed, "nobody wants it any more"));
   }
 
   result<void> refused(error e) {
-    if (e.code() == error_code::failed || e.code() == error_code::timed_out) has_ended_.store(true);
+    if (e.code() == error_code::failed || e.code() == error_code::timed_out) {
+      has_ended_.store(true);
+      on_end();
+    }
     return e;
   }
 
   std::vector<std::unique_ptr<feeder>> feeders_;
-  update_kind update_;
-  std::uint64_t steps_, next_ = 0;
-  std::atomic<std::uint64_t> fed_{0};
+  std::unique_ptr<std::atomic<bool>[]> is_lost_;  // by worker
+  bool is_sync_;
+  std::uint64_t steps_;
+  kept_batches kept_;  // sync
+  std::uint64_t next_, fed_ = 0, turn_ = 0;
+  std::atomic<std::uint64_t> told_{0};
   std::atomic<bool> is_stopped_{false}, has_ended_{false};
 };
 
@@ -121,30 +184,40 @@ class inlet_of final : public training_inlet {
 class running_feed {
  public:
   running_feed(const topology_options& o, std::shared_ptr<inlet_of> inlet)
-      : topology_(o), inlet_(std::move(inlet)) {}
-  ~running_feed() {
-    inlet_->stop();
-    topology_.kill();
-    if (thread_.joinable()) thread_.join();
+      : topology_(o), inlet_(std::move(inlet)) {
+    inlet_->on_end = [this] { topology_.give_up(); };
   }
+  ~running_feed() { end(); }
   running_feed(const running_feed&) = delete;
   running_feed& operator=(const running_feed&) = delete;
 
   topology& described() { return topology_; }
-  void start() {
-    thread_ = std::thread([this] {
-      if (auto ok = topology_.run_to_end(); !ok) failure_ = std::move(ok.error());
+  // `has_flow`: it was described; else only what is kept is fed.
+  void start(bool has_flow) {
+    thread_ = std::thread([this, has_flow] {
+      try {
+        auto ok = inlet_->feed_kept();
+        if (ok && has_flow)
+          if (auto done = topology_.run_to_end(); !done) ok = std::move(done.error());
+        if (!ok) failure_ = std::move(ok.error());
+      } catch (const std::exception& e) {
+        failure_ = error(error_code::failed, fmt::format("the pipeline failed: {}", e.what()));
+      }
       is_over_.store(true);
     });
   }
+  void end() {
+    inlet_->stop();
+    topology_.give_up();
+    if (thread_.joinable()) thread_.join();
+  }
   bool is_over() const noexcept { return is_over_.load(); }
   const std::optional<error>& failure() const noexcept { return failure_; }  // once it is over
-  const inlet_of& inlet() const noexcept { return *inlet_; }
-  // Nothing of it had begun, since a node that was to make samples is gone; others may do it.
+  inlet_of& inlet() noexcept { return *inlet_; }
+  // Nothing of it had begun, since a node that was to make samples is not there; others may do it.
   bool may_begin_again() const noexcept {
     return failure_ && failure_->code() == error_code::unreachable && inlet_->fed() == 0;
   }
-  std::vector<std::unique_ptr<feeder>> take_feeders() { return inlet_->take_feeders(); }
 
  private:
   topology topology_;
@@ -167,16 +240,15 @@ class fed_run {
 
   result<training_event> follow() {
     using kind = training_event::kind;
-    while (auto e =
-               run_.next(std::chrono::duration_cast<std::chrono::milliseconds>(feed_look_every))) {
-      if (e->type == kind::none) {
-        look_at_topology();
-        continue;
-      }
-      if (e->type == kind::recovering || is_last(e->type)) now_.reset();
+    if (const auto step = about_.began_at) begin(*step);
+    while (auto e = run_.next(feed_look_every)) {
+      if (e->type == kind::recovering) now_ ? now_->end() : void();
+      if (is_last(e->type)) now_.reset();
       // Whoever looks sees why.
       if (failed_ && is_last(e->type)) e->type = kind::failed, e->text = failed_->text();
       if (e->type == kind::started || e->type == kind::resumed) begin(e->step);
+      if (now_ != nullptr && e->type == kind::loss) now_->inlet().told(e->step + 1);
+      if (now_ != nullptr && e->type == kind::worker_lost) now_->inlet().lose(e->worker);
       if (look_) look_(*e);
       if (!is_last(e->type)) {
         look_at_topology();
@@ -191,7 +263,12 @@ class fed_run {
 
  private:
   void begin(std::uint64_t step) {
-    now_.reset();
+    kept_batches kept{step, {}};
+    if (now_ != nullptr) {
+      now_->end();
+      kept = now_->inlet().take_kept();
+      now_.reset();
+    }
     tries_ = 0;
     if (failed_) return;
     std::vector<std::unique_ptr<feeder>> feeders;
@@ -200,37 +277,66 @@ class fed_run {
       if (!f) return fail(std::move(f.error()));
       feeders.push_back(std::move(*f));
     }
-    begin_with(std::move(feeders), step);
+    // What is kept need not be made again, if it reaches back so far.
+    if (about_.update == update_kind::async || step < kept.first || step > kept.end()) {
+      kept = {step, {}};
+      has_flow_ended_ = false;
+    }
+    while (kept.first < step) kept.all.pop_front(), ++kept.first;
+    begin_with(std::move(feeders), std::move(kept), false);
   }
 
-  void begin_with(std::vector<std::unique_ptr<feeder>> feeders, std::uint64_t step) {
+  void begin_with(std::vector<std::unique_ptr<feeder>> feeders, kept_batches kept,
+                  bool has_fed_kept) {
     has_told_end_ = false;
-    step_ = step;
-    auto inlet = std::make_shared<inlet_of>(std::move(feeders), about_.update, about_.steps);
+    failed_at_.reset();
+    const auto step = kept.end();
+    auto inlet =
+        std::make_shared<inlet_of>(std::move(feeders), about_, std::move(kept), has_fed_kept);
     auto next = std::make_unique<running_feed>(options_.topology, inlet);
-    describe_(next->described(), step, inlet);
+    if (!has_flow_ended_) describe_(next->described(), step, inlet);
     now_ = std::move(next);
-    now_->start();
+    now_->start(!has_flow_ended_);
   }
 
   void look_at_topology() {
     if (now_ == nullptr || !now_->is_over() || has_told_end_) return;
+    auto& inlet = now_->inlet();
     has_told_end_ = true;
-    if (now_->inlet().has_ended()) return;  // the training tells why
+    // The training tells why, or needs no more, whatever came behind its last step.
+    if (inlet.has_ended() || inlet.has_fed_all()) return;
     if (now_->may_begin_again() && ++tries_ < tries_max) {
-      auto feeders = now_->take_feeders();
+      auto feeders = inlet.take_feeders();
+      auto kept = inlet.take_kept();
       now_.reset();
-      return begin_with(std::move(feeders), step_);
+      return begin_with(std::move(feeders), std::move(kept), true);
     }
-    if (const auto& why = now_->failure()) return fail(*why);
-    if (now_->inlet().has_fed_all()) return;
-    if (options_.finishes_with_flow && about_.may_finish) return run_.finish();
+    if (const auto& why = now_->failure()) {
+      // A loss that the training goes back for as well is told by both; then it begins again.
+      const auto now = std::chrono::steady_clock::now();
+      if (!failed_at_) failed_at_ = now;
+      has_told_end_ = !about_.may_finish || now - *failed_at_ > recovers_within;
+      return has_told_end_ ? fail(*why) : void();
+    }
+    has_flow_ended_ = true;
+    const auto fed = inlet.next_step();
+    if (options_.finishes_with_flow && about_.may_finish && about_.update == update_kind::sync &&
+        fed > 0 && finishes_at_ == 0) {
+      finishes_at_ = fed;
+      return run_.finish(fed);
+    }
+    if (finishes_at_ != 0 && fed >= finishes_at_) return;
+    if (finishes_at_ != 0)
+      return fail(error(error_code::failed,
+                        fmt::format("the training goes back to step {}, and the flow gives nothing "
+                                    "from there on",
+                                    fed)));
     fail(error(error_code::failed,
                fmt::format("the flow has ended after {} batches, and the training has not fed all "
                            "of its {} steps: let the flow go on (sample_options::epochs), train "
                            "fewer steps, or end with the flow (feed_options::finishes_with_flow, "
-                           "training_options::may_finish)",
-                           now_->inlet().fed(), about_.steps)));
+                           "training_options::may_finish; synchronous)",
+                           inlet.fed(), about_.steps)));
   }
 
   void fail(error e) {
@@ -244,9 +350,10 @@ class fed_run {
   const look_at_training& look_;
   const feed_options& options_;
   std::unique_ptr<running_feed> now_;
-  bool has_told_end_ = false;
-  std::uint64_t step_ = 0;  // that the topology begins with
+  bool has_told_end_ = false, has_flow_ended_ = false;
+  std::uint64_t finishes_at_ = 0;  // steps; 0: it was not asked to
   std::uint32_t tries_ = 0;
+  std::optional<std::chrono::steady_clock::time_point> failed_at_;
   std::optional<error> failed_;
 };
 

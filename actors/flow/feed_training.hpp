@@ -13,7 +13,9 @@
 // when the training has started, and again whenever it has gone back to a step before; what was
 // under way is dropped then. A source that begins anywhere at once (samples()) makes that cheap,
 // and where the batches are a function of their step, losses and weights are those of a training
-// that nothing disturbed.
+// that nothing disturbed (sync; asynchronous steps have no order, and some samples are fed twice or
+// not at all when they go back). The last batches are kept until their losses are told, so a short
+// way back makes nothing anew. What a topology keeps, such as cached(), goes with it.
 //
 // What the topology gives is, by name, what the graph's inputs take (input()):
 //
@@ -25,11 +27,13 @@
 // FED-1  Sync: the n-th batch is step n of all workers: of m rows worker i of w takes
 //       [m * i / w, m * (i + 1) / w). Fields without rows go to each. Async: each batch goes to one
 //       worker that has room, all of it.
+//       Where workers' inputs are of fixed shapes, w divides m.
 // FED-2  The training holds the pipeline back, and the pipeline the training: neither keeps more
 //       than the edges hold, and the inputs' room (feed_room).
 // FED-3  However it ends, the topology has ended before feed() returns.
 //
-// Threading: the thread that calls is the training's; `look` runs on it. Topologies have their own.
+// Threading: the thread that calls is the training's; `look` runs on it. Topologies have their own,
+// and one that ends is waited for, with the stage's call that is under way.
 // Ownership: what the function refers to outlives the call.
 // Errors: usage: the training is not fed, a mistake in the description; failed: a stage, the
 // training, or the flow ended before the last step. The training has ended then, too.
@@ -58,8 +62,8 @@ namespace troupe {
 struct feed_options {
   // Of each topology; `member` makes it one of the session's cluster.
   topology_options topology{};
-  // Where the flow ends before the training's last step, the training ends in good order there
-  // (training_options::may_finish); else that is an error.
+  // Sync: where the flow ends before the training's last step, the training ends in good order
+  // behind the last batch (training_options::may_finish); else that is an error.
   bool finishes_with_flow = false;
 };
 
@@ -240,8 +244,8 @@ result<fed_batch> fed_batch_of(const T& item) {
 // --- feed() --------------------------------------------------------------------------------------
 
 // Runs the training to its end, and gives its last event: `finished`, or `stopped` where `look` or
-// somebody else stopped it. `look` sees every event; where the pipeline fails, `failed` is the
-// last.
+// somebody else stopped it. `look` sees every event, also `none` some times a second while there is
+// nothing to tell; where the pipeline fails, `failed` is the last. The training may have begun.
 template <class F>
 result<training_event> feed(training& run, F describe, const look_at_training& look = {},
                             const feed_options& o = {},

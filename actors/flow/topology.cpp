@@ -227,7 +227,8 @@ result<flow_totals> topology::run_to_end(const std::function<void(const topology
   if (auto ok = check(); !ok) return std::move(ok.error());
   std::unique_ptr<session> own;
   auto* member = options_.member;
-  if (member == nullptr && !options_.cluster.cluster.empty()) {
+  if (member != nullptr && member->is_alone()) member = nullptr;
+  if (options_.member == nullptr && !options_.cluster.cluster.empty()) {
     auto opened = session::open(options_.cluster);
     if (!opened) return std::move(opened.error());
     own = std::move(*opened);
@@ -265,12 +266,13 @@ result<flow_totals> topology::run_to_end(const std::function<void(const topology
       flow_run& run;
       far_parts* far;
       const topology_ended& how;
+      const std::atomic<std::uint32_t>& wishes;
       ~at_end() {
         run.end();
-        if (far != nullptr) far->end(how);
+        if (far != nullptr) far->end((wishes.load() & 4) != 0 ? topology_ended{} : how);
       }
     };
-    const at_end ends{run, far.get(), ended};
+    const at_end ends{run, far.get(), ended, stop_wishes_};
     const auto begin = [&](std::vector<std::optional<far_route>> routes) {
       run.start(std::move(whole), r.view, far != nullptr ? far->gate() : nullptr,
                 std::move(routes));
@@ -318,7 +320,8 @@ result<flow_totals> topology::run_to_end(const std::function<void(const topology
       if (look && r.listing != nullptr && (!is_over_here || !is_over_there)) look(*this);
     }
     r.ended_ns = flow_clock_ns();
-    if (r.listing != nullptr) r.listing->end(ended.has_failed, ended.why.text());
+    const bool is_unneeded = (stop_wishes_.load() & 4) != 0;
+    if (r.listing != nullptr) r.listing->end(ended.has_failed && !is_unneeded, ended.why.text());
   } catch (const std::system_error& e) {
     return error(error_code::failed, fmt::format("the topology cannot start: {}", e.what()));
   }

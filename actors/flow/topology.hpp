@@ -45,8 +45,8 @@ struct topology_options {
   // Where `cluster` names one, the process is a member of it while the topology runs: tools see its
   // stages (`troupe list actors`, `troupe why`), and `.on` names nodes of it.
   session_options cluster{};
-  // A session of the program that is in a cluster already, in the place of `cluster`; it outlives
-  // the topology.
+  // A session of the program in the place of one that is opened by `cluster`, of which the timeout
+  // still counts; it outlives the topology. Where it is alone, stages run in the program.
   session* member = nullptr;
 };
 
@@ -86,6 +86,8 @@ class topology : public flow_graph {
   void stop() noexcept { stop_wishes_.fetch_or(1); }
   // Everything ends at once.
   void kill() noexcept { stop_wishes_.fetch_or(2); }
+  // The same, and tools are not told of it as a failure: nobody needs it any more.
+  void give_up() noexcept { stop_wishes_.fetch_or(2 | 4); }
 
   std::string explain();
   // While it runs, from `look`; after that, of the whole run.

@@ -205,7 +205,7 @@ struct job_actor_state {
       case job_event_kind::loss:
         about.record->count_step();
         return to_program(job_progress{e.step, e.worker, e.loss});
-      case job_event_kind::worker_lost: return to_program(worker_lost{std::move(e.text)});
+      case job_event_kind::worker_lost: return to_program(worker_lost{e.worker, std::move(e.text)});
       case job_event_kind::recovering:
         about.board->cause = e.text;
         return say(job_recovering{false, e.step, e.text}, e.text);
@@ -451,7 +451,9 @@ caf::behavior job_actor(caf::stateful_actor<job_actor_state>* self, job_argument
       },
       [&s](want_cut) { s.report([](job_coordinator& j) { j.want_checkpoint(); }); },
       [&s](const stop_job& m) { s.report([&](job_coordinator& j) { j.on_stop(m.reason); }); },
-      [&s](finish_job) { s.wish([](job_coordinator& j) { return j.on_finish(); }); },
+      [&s](const finish_job& m) {
+        s.wish([&](job_coordinator& j) { return j.on_finish(m.at_least); });
+      },
       [&s](detach_job) {
         s.wish([&s](job_coordinator& j) {
           auto ok = j.on_detach();

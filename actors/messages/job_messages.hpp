@@ -84,6 +84,7 @@ struct job_variables {  // an observation: values in order of the variables' nam
   std::vector<std::pair<std::string, tensor>> values;
 };
 struct worker_lost {
+  std::uint32_t worker = 0;
   std::string text;
 };
 // A failure that the job goes on after; or (resumed) it goes on now, from `step`.
@@ -120,7 +121,9 @@ struct job_has_moved {
 struct stop_job {
   std::string reason;
 };
-struct finish_job {};
+struct finish_job {
+  std::uint64_t at_least = 0;  // steps of each worker
+};
 struct detach_job {};
 struct let_go_job {};  // its process ends, and successors may go on
 struct hand_over_job {

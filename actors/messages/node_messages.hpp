@@ -130,6 +130,7 @@ enum class job_wish : std::uint8_t { finish, detach };
 struct wish_of_own_job {  // program: what is to become of its job
   caf::actor program;
   job_wish wish = job_wish::finish;
+  std::uint64_t at_least = 0;  // of finish_job
 };
 struct attach_job {  // program: give me that job, by name or id; job_started or attach_failed
   std::string job;

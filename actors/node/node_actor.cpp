@@ -454,7 +454,7 @@ struct node_actor_state : part_services {
       if (program != m.program) continue;
       const auto& actor = view.jobs.at(job).actor;
       if (m.wish == job_wish::finish)
-        tell(self->context(), actor, finish_job{});
+        tell(self->context(), actor, finish_job{m.at_least});
       else
         tell(self->context(), actor, detach_job{});
     }

@@ -27,6 +27,7 @@
 // Threading: the device's worker.
 
 #include "troupe/actors/base/tell.hpp"
+#include "troupe/actors/plan/device_failures.hpp"
 #include "troupe/actors/plan/device_streams.hpp"
 #include "troupe/actors/plan/port_actor.hpp"
 #include "troupe/devices/host/loops/finite.hpp"
@@ -285,20 +286,19 @@ class copy_out_logic final : public copy_logic {
     return true;
   }
 
-  static bool is_of_collectives(const std::shared_ptr<device_lane>& l) {
-    return l->stream().kind() == stream_kind::collective;
+  static bool is_of_collectives(const device_lane& l) {
+    return l.stream().kind() == stream_kind::collective;
   }
 
   void on_device_done(const device_done& m) override {
     if (has_failed_) return;
     // CY-5. By now all actors of the part have opened.
     if (lanes_.empty()) lanes_ = part_->lanes->all();
-    for (const auto& l : lanes_) {
-      if (l->is_given_up()) return;  // its rank has been told why, or has told
-      auto ok = l->stream().failed();
-      if (!ok)  // the cause, by the order of the lanes
-        return is_of_collectives(l) ? fail_derived(at_line(std::move(ok.error())))
-                                    : fail(at_line(std::move(ok.error())));
+    if (const auto* cause = cause_among(lanes_)) {
+      auto ok = cause->stream().failed();
+      if (ok) return;  // it is given up: its rank has been told why, or has told
+      return is_of_collectives(*cause) ? fail_derived(at_line(std::move(ok.error())))
+                                       : fail(at_line(std::move(ok.error())));
     }
     done_ = std::max(done_, m.number);
     advance();

@@ -13,6 +13,8 @@
 
 #include <fmt/format.h>
 
+#include <memory>
+#include <span>
 #include <utility>
 
 namespace troupe {
@@ -28,21 +30,31 @@ inline error no_memory(const error& e, const device_lane& lane, const plan& p,
                                      e.message(), need.bytes, device, need.largest));
 }
 
+// The lane whose failure is the cause of the others'; null: none has failed. A chip that has failed
+// takes all its streams with it, those that copy and add up as well: then it is what computes.
+inline const device_lane* cause_among(std::span<const std::shared_ptr<device_lane>> lanes) {
+  const device_lane* with_chip = nullptr;
+  for (const auto& l : lanes) {
+    if (l->stream().failed() && !l->is_given_up()) continue;
+    if (!l->stream().has_failed_with_chip()) return l.get();
+    if (with_chip == nullptr || l->stream().kind() == stream_kind::compute) with_chip = l.get();
+  }
+  return with_chip;
+}
+
 // The actor fails, by an error that it met on `own`; where that has failed because of another
 // stream of the part, by the failure of that one.
 inline void fail_by_cause(port_logic& actor, const error& e, const device_lane& own,
                           const part_lanes& all) {
-  if (own.stream().failed()) return actor.fail(e);
-  for (const auto& l : all.all()) {
-    if (l.get() == &own) break;
-    const auto ok = l->stream().failed();
-    if (ok && !l->is_given_up()) continue;
-    // Of a collective a peer may be the cause.
-    if (l->stream().kind() == stream_kind::collective)
-      return actor.fail_derived(ok ? e : ok.error());
-    return actor.fail(ok.error());
-  }
-  actor.fail(e);
+  if (own.stream().failed() || own.stream().has_failed_with_chip()) return actor.fail(e);
+  const auto lanes = all.all();
+  const auto* cause = cause_among(lanes);
+  if (cause == nullptr || cause == &own) return actor.fail(e);
+  const auto ok = cause->stream().failed();
+  // Of a collective a peer may be the cause.
+  if (cause->stream().kind() == stream_kind::collective)
+    return actor.fail_derived(ok ? e : ok.error());
+  actor.fail(ok ? e : ok.error());
 }
 
 }  // namespace troupe

@@ -40,7 +40,7 @@ struct work_host {
 struct process_options {
   std::string cluster;  // empty: alone, reachable by nobody
   member_kind kind = member_kind::node;
-  std::string job;                  // "worker", "ps" or ""
+  std::string job;                  // "worker", "ps", "data" or ""
   std::string name;                 // empty: made of its id
   std::vector<std::string> labels;  // "rack=3"
   // How long others wait for a sign of life of this process before they hold it dead: from one

@@ -44,6 +44,7 @@ class session_impl final : public session {
 
   process& own_process() const { return *process_; }
   const op_table& ops() const override { return process_->ops(); }
+  bool is_alone() const noexcept override { return is_alone_; }
   std::unique_ptr<troupe::eager> eager(std::uint64_t seed) override {
     return std::make_unique<troupe::eager>(process_->ops(), process_->kernels(), process_->device(),
                                            seed);
@@ -62,7 +63,10 @@ class session_impl final : public session {
     const auto& nodes = able.nodes;
     if (!is_alone_ && nodes.empty())
       return error(error_code::usage,
-                   fmt::format("no node can take the work: {}", some_of(able.left_out)));
+                   able.left_out.empty()
+                       ? std::string("no node takes trainings: those of --job data run stages of "
+                                     "pipelines alone; start troupe-node without it")
+                       : fmt::format("no node can take the work: {}", some_of(able.left_out)));
     const bool may_share = o.on_failure != failure_policy::stop;
     if (o.replicas > 1)
       return error(error_code::usage,

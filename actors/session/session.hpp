@@ -145,7 +145,7 @@ struct training_event {
     loss,         // step, worker (async), loss
     variables,    // values, in order of the variables' names; item: 0, 1, ...; step: how many are
                   // in them (sync: the version; async: gradients, of all workers)
-    worker_lost,  // text; asynchronous training goes on
+    worker_lost,  // worker, text; asynchronous training goes on
     recovering,   // text: what failed; the job goes on after it
     resumed,      // text, step: it goes on now
     note,         // text: something that people want to know
@@ -183,12 +183,15 @@ class feeder {
   virtual std::uint64_t next_step() const = 0;
 };
 
-// What is known of a training before it runs; of one that was attached: all 0.
+// What a training was begun with; of one that was attached: all 0.
 struct training_facts {
   std::uint32_t workers = 0;
   std::uint64_t steps = 0;  // of each worker
   update_kind update = update_kind::sync;
   bool is_fed = false, may_finish = false;
+  // Of one that is fed: the step that it began with, or went back to last, as its event said that
+  // next() has given. Nothing: it has not begun.
+  std::optional<std::uint64_t> began_at{};
 };
 
 // A training job. Destroying it stops the job, unless it has ended or was detached.
@@ -204,7 +207,9 @@ class training {
   virtual void stop(const std::string& reason) = 0;
   // Ends it in good order, at the step that it has got to: `variables` and `finished` follow, and
   // with checkpoints the last one is written. A note says so where it cannot (may_finish).
-  virtual void finish() = 0;
+  // `at_least`: so many steps of each worker are made in any case, as when the program has fed
+  // them.
+  virtual void finish(std::uint64_t at_least = 0) = 0;
   // Leaves it to the cluster (outlives_program): `detached` follows. A note says so where there is
   // no node that could take it; the job stays with this program then.
   virtual void detach() = 0;
@@ -246,6 +251,7 @@ class session {
   virtual ~session() = default;
 
   virtual const op_table& ops() const = 0;
+  virtual bool is_alone() const noexcept = 0;  // it is in no cluster
   // Computes at once what is called, in the program's thread; the session outlives it.
   virtual std::unique_ptr<troupe::eager> eager(std::uint64_t seed = 1) = 0;
   // Nodes that can take work, in the order in which they were started; alone: none.

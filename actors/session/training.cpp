@@ -146,7 +146,7 @@ class training_impl final : public training, private job_client {
       job_client::stop(reason);
   }
   training_facts about() const override { return about_; }
-  void finish() override { wish(job_wish::finish); }
+  void finish(std::uint64_t at_least) override { wish(job_wish::finish, at_least); }
   void detach() override { wish(job_wish::detach); }
 
   std::optional<training_event> next(std::chrono::milliseconds timeout) override {
@@ -179,11 +179,11 @@ class training_impl final : public training, private job_client {
     tell(nullptr, process_.node(), attach_job{job_, mailbox()});
   }
 
-  void wish(job_wish w) {
+  void wish(job_wish w, std::uint64_t at_least = 0) {
     if (is_asking_)
       wishes_when_there_.push_back(w);
     else if (!is_over_)
-      tell(nullptr, process_.node(), wish_of_own_job{mailbox(), w});
+      tell(nullptr, process_.node(), wish_of_own_job{mailbox(), w, at_least});
   }
 
   // What it was asked for while the job was elsewhere.
@@ -230,6 +230,7 @@ class training_impl final : public training, private job_client {
           is_asking_ = false;
           ask_again();
           if (!std::exchange(has_begun_, true)) make(kind::started).step = m.step;
+          if (!about_.began_at) about_.began_at = m.step;
           if (!about_.is_fed) return;
           handles_ = std::move(m.handles);
           feeds_ = std::move(m.feeds);
@@ -250,8 +251,13 @@ class training_impl final : public training, private job_client {
           e.step = m.version;
           e.variables = std::move(m.values);
         },
-        [&](worker_lost& m) { make(kind::worker_lost).text = std::move(m.text); },
+        [&](worker_lost& m) {
+          auto& e = make(kind::worker_lost);
+          e.worker = m.worker;
+          e.text = std::move(m.text);
+        },
         [&](job_recovering& m) {
+          if (m.has_resumed) about_.began_at = m.step;
           auto& e = make(m.has_resumed ? kind::resumed : kind::recovering);
           e.step = m.step;
           e.text = std::move(m.text);

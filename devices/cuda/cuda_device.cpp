@@ -73,6 +73,10 @@ class stream_of_runtime final : public cuda_stream {
   result<device_memory> allocate(std::size_t bytes, std::string_view for_whom) override;
   void free(device_memory m) noexcept override;
   result<void> failed() const override { return record_->state(); }
+  bool has_failed_with_chip() const noexcept override {
+    return record_->has_failed.load(std::memory_order_acquire) &&
+           record_->is_of_chip.load(std::memory_order_relaxed);
+  }
   result<void> synchronize() override;
 
   launch_site site(std::string_view op, std::byte* workspace, const tag& t) override;

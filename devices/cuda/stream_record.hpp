@@ -110,7 +110,8 @@ struct stream_record {
   progress ops;                  // under the mutex
   std::optional<error> failure;  // under the mutex
   std::atomic<bool> has_failed{false};
-  std::atomic<std::uint64_t> done{0};  // place that an event has shown to be done
+  std::atomic<bool> is_of_chip{false};  // the failure is one of the whole chip
+  std::atomic<std::uint64_t> done{0};   // place that an event has shown to be done
   // Pinned; the place that the chip has come to, where each op is marked.
   std::uint32_t* mark = nullptr;
   std::atomic<code::fault*> faults{nullptr};                     // pinned
@@ -134,6 +135,7 @@ struct stream_record {
                                 in_question.empty() ? "something before" : in_question,
                                 cudaGetErrorString(static_cast<cudaError_t>(status)),
                                 cudaGetErrorName(static_cast<cudaError_t>(status)), call));
+    if (is_lasting(status)) is_of_chip.store(true, std::memory_order_relaxed);
     has_failed.store(true, std::memory_order_release);
   }
   void learn() {

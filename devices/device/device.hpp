@@ -168,6 +168,9 @@ class device_stream {
 
   // What failed in it, if something did.
   virtual result<void> failed() const = 0;
+  // It has, and so has every stream of the chip, which cannot be used any more: its own work need
+  // not be to blame.
+  virtual bool has_failed_with_chip() const noexcept { return false; }
   // Waits for all of it (DV-6).
   virtual result<void> synchronize() = 0;
   // The backend's own handle (a cudaStream_t), or null.

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <bit>
+#include <cstring>
 #include <utility>
 
 namespace troupe {
@@ -73,6 +74,14 @@ class interleave_stage final : public stage {
 };
 
 }  // namespace
+
+tensor own_copy(const tensor& t) {
+  if (!t || t.on_device() != nullptr) return t;
+  auto copy = tensor::make(t.spec());
+  if (const auto from = t.bytes(); !from.empty())
+    std::memcpy(copy.bytes().data(), from.data(), from.size());
+  return copy;
+}
 
 std::uint64_t random_of_sample(std::uint64_t seed, std::uint64_t number) noexcept {
   return mix(mix(seed + golden) + (number + 1) * golden);

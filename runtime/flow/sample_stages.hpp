@@ -12,6 +12,8 @@
 // SAM-2  An epoch has every sample once.
 // SAM-3  Up to 2^24 samples the order of an epoch is that of idx_batch with the same seed
 //        (devices/files/idx_sampler.hpp); beyond that it takes no memory (sample_order).
+// SAM-4  What samples() and cached() give is its taker's own: a stage that writes into a tensor, or
+//        changes a list, changes nothing of the data set and nothing that is kept.
 //
 // A sample that is skipped (.on_error) moves all behind it: a training that has to see the same
 // again stops at what it cannot read.
@@ -49,6 +51,19 @@ class sample_order {
 
 // A number for whoever needs chance: the same for equal (seed, number).
 std::uint64_t random_of_sample(std::uint64_t seed, std::uint64_t number) noexcept;
+
+// Tensors share their memory with their copies; this one has memory of its own, so that whoever
+// gets it may write there (SAM-4).
+tensor own_copy(const tensor& t);
+template <class T>
+T own_copy(const T& v) {
+  auto out = v;
+  if constexpr (has_fields<T>)
+    T::fields.each(out, [](std::string_view, auto& member) { member = own_copy(member); });
+  else if constexpr (is_vector<T>::value)
+    for (auto&& element : out) element = own_copy(std::as_const(element));
+  return out;
+}
 
 // One sample. A stage of map() that takes a T takes it, too, and gets the value.
 template <class T>
@@ -96,12 +111,18 @@ auto samples(flow_graph& t, Data data, const sample_options& o = {},
       }
       epoch = now;
       const auto index = o.is_shuffled ? order.at(number % count) : number % count;
-      return sample<T>{(*all)[static_cast<std::size_t>(index)], index, number,
+      return sample<T>{own_copy((*all)[static_cast<std::size_t>(index)]), index, number,
                        random_of_sample(o.seed, number++)};
     }
   };
-  return source(t, source_of{std::make_shared<const Data>(std::move(data)), o, o.from},
-                {.name = o.name.empty() ? "samples" : o.name}, where);
+  stage_info info;
+  info.name = o.name;
+  info.is_named = !o.name.empty();
+  info.kind = "samples";
+  info.where = where;
+  info.make = stage_maker<source_stage<source_of>>(
+      source_of{std::make_shared<const Data>(std::move(data)), o, o.from});
+  return flow<sample<T>>(t, add_source(t, std::move(info)), 0);
 }
 
 // --- of flows that have no numbers ---------------------------------------------------------------
@@ -206,7 +227,7 @@ auto cached(const flow<T>& in, F f, const cache_options& c = {}, const stage_opt
       result<void> open() { return open_function(f); }
       result<W> operator()(T item) {
         if (const auto at = kept.find(parts::key(item)); at != kept.end())
-          return parts::put(std::move(item), U(at->second));
+          return parts::put(std::move(item), own_copy(at->second));
         auto key = V(parts::key(item));
         auto made = std::as_const(f)(V(key));
         if constexpr (contract::may_fail) {
@@ -220,7 +241,7 @@ auto cached(const flow<T>& in, F f, const cache_options& c = {}, const stage_opt
         const auto takes = value_bytes(key) + value_bytes(made) + 4 * sizeof(void*);
         if (takes <= bytes_max - bytes) {
           bytes += takes;
-          kept.emplace(std::move(key), made);
+          kept.emplace(std::move(key), own_copy(made));
         }
         return parts::put(std::move(item), std::move(made));
       }

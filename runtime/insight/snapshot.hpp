@@ -66,7 +66,7 @@ struct node_snapshot {
   std::string name;  // "n1": unique among the living
   std::uint64_t pid = 0;
   std::string kind;  // "node" or "client"
-  std::string job;   // "worker", "ps" or "": what --job said
+  std::string job;   // "worker", "ps", "data" or "": what --job said
   std::string address;
   std::vector<device_snapshot> devices;  // gpu:0, gpu:1, ...
   std::vector<std::string> labels;       // "rack=3": what --label said

@@ -407,6 +407,7 @@ void job_coordinator::lose(node_id n, const std::string& reason, bool has_left, 
     return forget(n);
   }
   if (parties_->is_lost(n)) return drop();
+  const auto workers = parties_->workers_on(n);
   const auto verdict = parties_->lose(n);
   f.text = fmt::format("{}: {}; it ran {}", has_left ? "left the cluster" : "died", reason,
                        parties_->describe(n));
@@ -423,7 +424,9 @@ void job_coordinator::lose(node_id n, const std::string& reason, bool has_left, 
   }
   if (is_recoverable() || phase_ == job_phase::placing || verdict == loss_verdict::fatal)
     return trouble(std::move(f));
-  tell({job_event_kind::worker_lost, 0, 0, 0, f.where_and_why()});
+  // Without recovery a node has one.
+  tell({job_event_kind::worker_lost, 0, workers.empty() ? 0 : workers.front(), 0,
+        f.where_and_why()});
   finish_if_ended();
 }
 
@@ -608,8 +611,7 @@ std::string job_coordinator::lack_at(const member_info& m) const {
 std::vector<member_info> job_coordinator::living_nodes() const {
   std::vector<member_info> all, staying;
   for (const auto& [id, m] : members_) {
-    if (is_excluded(id)) continue;
-    if (!lack_at(m).empty()) continue;
+    if (is_excluded(id) || !takes_trainings(m) || !lack_at(m).empty()) continue;
     all.push_back(m);
     if (!leaving_.contains(id)) staying.push_back(m);
   }
@@ -829,7 +831,8 @@ void job_coordinator::count_unseen_losses() {
 
 void job_coordinator::on_member(const member_info& m) {
   members_.insert_or_assign(m.id, m);
-  const bool is_node = m.kind == member_kind::node && m.state == member_state::alive;
+  const bool is_node =
+      m.kind == member_kind::node && m.state == member_state::alive && takes_trainings(m);
   if (const auto lack = is_node && is_recoverable() ? lack_at(m) : std::string(); !lack.empty())
     return note("gets no work: " + lack);
   if (phase_ == job_phase::waiting) return place_next();
@@ -873,7 +876,7 @@ void job_coordinator::on_stop(const std::string& reason) {
 
 // --- an end before the last step -----------------------------------------------------------------
 
-result<void> job_coordinator::on_finish() {
+result<void> job_coordinator::on_finish(std::uint64_t at_least) {
   if (phase_ == job_phase::over) return error(error_code::usage, "the job is over");
   if (!setup_.program) return error(error_code::usage, "the job is no training: it is stopped");
   if (!setup_.program->spec().is_recoverable)
@@ -881,6 +884,7 @@ result<void> job_coordinator::on_finish() {
                  "the training ends at its last step, or is stopped: to finish one earlier, start "
                  "it with may_finish, or to be resumed after failures");
   is_finishing_ = true;
+  finish_at_ = std::max(finish_at_, at_least);
   if (last_step_ != 0 || phase_ != job_phase::running) return {};  // with the next epoch
   incident_.clear();
   note("is to finish: ends at the step that it has got to");
@@ -898,7 +902,7 @@ bool job_coordinator::end_where_it_is() {
     return false;
   }
   // A step whose loss was told is made again if it is not in the variables.
-  std::uint64_t last = 1;
+  auto last = std::max<std::uint64_t>(1, finish_at_);
   for (const auto s : next_loss_) last = std::max(last, s);
   for (const auto s : start_.worker_steps) last = std::max(last, s);
   last_step_ = std::min(last, spec.steps);
@@ -918,7 +922,7 @@ void job_coordinator::choose_successors() {
   std::vector<member_info> able;
   for (const auto& [id, m] : members_)
     if (id != setup_.client && !is_excluded(id) && !leaving_.contains(id) && !is_unfit(id) &&
-        lack_at(m).empty())
+        takes_trainings(m) && lack_at(m).empty())
       able.push_back(m);
   std::vector<node_id> ids;
   for (const auto& m : nodes_in_order(able)) ids.push_back(m.id);

@@ -214,8 +214,9 @@ class job_coordinator {
   // Of a training: it is stopped. Of a plan that is placed once: with job_done_reason the program
   // needs it no more, and it is finished; else it has failed.
   void on_stop(const std::string& reason);
+  // `at_least`: so many steps of each worker are to be made in any case, which the program has fed.
   // Errors: usage: it cannot be finished before its last step.
-  result<void> on_finish();
+  result<void> on_finish(std::uint64_t at_least = 0);
   // This process ends in good order, and successors may go on: as if it had died.
   void on_let_go();
   // The program leaves the job to the cluster. Errors: usage: the job ends with its coordinator;
@@ -369,6 +370,7 @@ class job_coordinator {
   bool was_held_dead_ = false;  // and has claimed nothing since
   std::uint32_t in_vain_ = 0;
   bool is_taking_over_ = false;
+  std::uint64_t finish_at_ = 0;  // steps of each worker, at least
   bool is_finishing_ = false;
   std::uint64_t last_step_ = 0;  // where the job is to end; 0: where its training does
   node_id handing_to_{};

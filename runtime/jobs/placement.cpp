@@ -217,9 +217,12 @@ std::optional<std::vector<node_id>> spread_workers(const candidates& c, std::uin
 
 }  // namespace
 
+bool takes_trainings(const member_info& m) noexcept { return m.job != "data"; }
+
 able_nodes with_libraries(std::vector<member_info> nodes, std::span<const planned_library> needed) {
   able_nodes out;
   for (auto& n : nodes) {
+    if (!takes_trainings(n)) continue;
     auto lack = lack_of(needed, n.libraries, n.name);
     if (lack.empty())
       out.nodes.push_back(std::move(n));
@@ -349,12 +352,11 @@ task_map tasks_of_nodes(std::span<const member_info> nodes, const member_info& c
     out.streams.push_back(std::max(1U, threads));
     out.nodes_of.push_back({n.id, n.name, n.labels, count_of(n.devices)});
   };
-  std::uint32_t workers = 0, ps = 0;
-  for (const auto& n : nodes)
-    add(n,
-        n.job == "ps" ? fmt::format("/job:ps/task:{}", ps++)
-                      : fmt::format("/job:worker/task:{}", workers++),
-        n.streams);
+  std::map<std::string, std::uint32_t> known;  // tasks of each job
+  for (const auto& n : nodes) {
+    const auto job = n.job.empty() ? std::string("worker") : n.job;
+    add(n, fmt::format("/job:{}/task:{}", job, known[job]++), n.streams);
+  }
   out.client_task = static_cast<std::uint32_t>(out.task_names.size());
   add(client, "/job:client/task:0", streams);
   for (const auto& r : roles) out.roles.emplace_back(r, out.client_task);

@@ -76,7 +76,11 @@ task_map tasks_of_nodes(std::span<const member_info> nodes, const member_info& c
 result<training_placement> place_training(std::span<const member_info> nodes, node_id client,
                                           std::uint32_t workers, std::uint32_t shards);
 
-// Those of `nodes` that have every library, and what the others lack, a line each.
+// A node of job `data` runs stages of pipelines, and neither workers nor shards.
+bool takes_trainings(const member_info& m) noexcept;
+
+// Those of `nodes` that take trainings and have every library, and what the others that take
+// trainings lack, a line each.
 struct able_nodes {
   std::vector<member_info> nodes;
   std::vector<std::string> left_out;

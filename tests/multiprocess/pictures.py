@@ -48,6 +48,8 @@ class pictures(harness.cluster_test):
         # A third of the pictures fits: 16 x 16 x 3 floats.
         self.assertEqual(self.alone("--cache", "64KiB"), expected)
         self.assertNotEqual(self.alone("--seed", 2), expected)
+        p = self.train_on("--update", "async", "--workers", 2)
+        self.assertEqual(self.json_of(p)["applied"], 24)
 
     def test_a_checkpoint_goes_on_with_the_samples_behind_it(self):
         epochs, steps = 2000, 6000
@@ -103,6 +105,31 @@ class pictures(harness.cluster_test):
         self.assertEqual(p.wait(), 0, p.tail())
         self.assertEqual(self.losses(p, range(1000), "far.csv"), expected)
         self.assertGreaterEqual(self.json_of(p)["recoveries"], 2)  # of the kills
+
+    def test_nodes_for_data_take_no_part_of_the_training(self):
+        expected = self.alone("--workers", 2, steps=12)
+        for name in ("d1", "d2"):
+            self.start_node("--job", "data", "--name", name, "--load", library("picture_stages"))
+        self.wait_nodes(2)
+        far = ("--cluster", self.cluster, "--lease", "30s", "--decode-on", "/job:data", "--workers", 2)
+        self.assertIn("no node takes trainings", self.train_on(*far, code=USAGE).err)
+        for name in ("w1", "w2"):
+            self.start_node("--name", name)
+        self.wait_nodes(4)
+        p = self.start("train_on_pictures", *self.arguments(*far, "--name", "p", "--losses", self.path("far.csv"), epochs=200))
+        self.until_step(p, "p", 1)
+        at = {a["node"]: set() for a in self.list("actors")}
+        for a in self.list("actors"):
+            if a["state"] != "ended":
+                at.setdefault(a["node"], set()).add(a["kind"])
+        self.assertEqual({name for name, kinds in at.items() if "stage" in kinds} & {"d1", "d2", "w1", "w2"}, {"d1", "d2"})
+        self.assertEqual({name for name, kinds in at.items() if "shard" in kinds or "op" in kinds} & {"d1", "d2"}, set())
+        p.send(signal.SIGINT)
+        self.assertEqual(p.wait(), 130, p.tail())
+        near = self.train_on(*far, "--losses", self.path("far.csv"))
+        self.assertEqual(self.losses(near, range(12), "far.csv"), expected)
+        jobs = {j["name"]: j["state"] for j in self.list("jobs")}
+        self.assertNotEqual(jobs.get("pictures/pictures"), "failed", jobs)
 
     def test_what_is_wrong_is_said(self):
         p = self.run_program("train_on_pictures", self.path("nothing"))

@@ -19,8 +19,10 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 using namespace troupe;
@@ -254,6 +256,101 @@ BOOST_FIXTURE_TEST_CASE(a_flow_that_ends_too_early_is_an_error_or_the_end_of_the
   BOOST_REQUIRE_MESSAGE(all, (all ? "" : all.error().text()));
   BOOST_TEST(third.all.losses == second.all.losses, boost::test_tools::per_element());
   BOOST_TEST(third.all.hash == second.all.hash);
+}
+
+// What the flow has given is trained on, all of it, also where steps are slow and the flow cannot
+// be described again.
+BOOST_FIXTURE_TEST_CASE(a_training_that_ends_with_its_flow_has_made_all_of_its_steps, pictures) {
+  auto s = session::open({});
+  BOOST_REQUIRE(s);
+  for (const std::uint32_t workers : {1U, 2U}) {
+    auto o = options_of_fed(workers, 1'000);
+    o.may_finish = true;
+    o.compile.credits = 4;
+    graph g((*s)->ops());
+    const auto run = begun(**s, g, fed_loss(g, batch_size / workers), o);
+    seen_events seen;
+    std::size_t described = 0;
+    const auto end = feed(
+        *run,
+        [&](topology& t, std::uint64_t step) {
+          ++described;
+          return batches(t, step, 1, described == 1 ? 1 : 0);
+        },
+        [&](const training_event& e) {
+          seen(e);
+          // Slow to take its losses, so that steps wait.
+          if (e.type == training_event::kind::loss)
+            std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        },
+        {.finishes_with_flow = true});
+    BOOST_REQUIRE_MESSAGE(end, (end ? "" : end.error().text()));
+    BOOST_TEST((end->type == training_event::kind::finished));
+    BOOST_TEST(seen.all.losses.size() == 10U);
+    BOOST_TEST(described == 1U);
+    auto all = options_of_fed(workers, 10);
+    graph h((*s)->ops());
+    const auto again = begun(**s, h, fed_loss(h, batch_size / workers), all);
+    seen_events expected;
+    BOOST_REQUIRE(bool(feed(
+        *again, [&](topology& t, std::uint64_t step) { return batches(t, step, 1); },
+        std::ref(expected))));
+    BOOST_TEST(seen.all.hash == expected.all.hash);
+    BOOST_TEST(seen.all.losses == expected.all.losses, boost::test_tools::per_element());
+  }
+  // A flow of nothing.
+  auto o = options_of_fed(1);
+  o.may_finish = true;
+  graph g((*s)->ops());
+  const auto run = begun(**s, g, fed_loss(g, batch_size), o);
+  const auto nothing = feed(*run,
+                            [](topology& t, std::uint64_t) {
+                              return batch(from(t, std::vector<picture>{}), {.count = 20});
+                            },
+                            {}, {.finishes_with_flow = true});
+  BOOST_REQUIRE(!nothing);
+  BOOST_TEST(nothing.error().text().find("the flow has ended after 0 batches") != std::string::npos,
+             nothing.error().text());
+}
+
+// What comes behind the last step, whatever it is, is not the training's.
+BOOST_FIXTURE_TEST_CASE(what_comes_behind_the_last_step_fails_nothing, pictures) {
+  auto s = session::open({});
+  BOOST_REQUIRE(s);
+  for (int i = 0; i < 5; ++i) {
+    graph g((*s)->ops());
+    const auto run = begun(**s, g, fed_loss(g, batch_size), options_of_fed(1, 4));
+    seen_events seen;
+    const auto end = feed(
+        *run,
+        [&](topology& t, std::uint64_t) {
+          auto few = list;
+          few.resize(4 * batch_size + 3);  // the last batch has three
+          return batch(map(samples(t, few, {.epochs = 1}), as_floats{}), {.count = 20});
+        },
+        std::ref(seen));
+    BOOST_REQUIRE_MESSAGE(end, (end ? "" : end.error().text()));
+    BOOST_TEST((end->type == training_event::kind::finished));
+    BOOST_TEST(seen.all.losses.size() == 4U);
+  }
+}
+
+BOOST_FIXTURE_TEST_CASE(a_training_that_has_begun_is_fed_from_its_step_on, pictures) {
+  auto s = session::open({});
+  BOOST_REQUIRE(s);
+  graph g((*s)->ops());
+  const auto run = begun(**s, g, fed_loss(g, batch_size), options_of_fed(1, 4));
+  BOOST_TEST(!run->about().began_at);
+  while (auto e = test::next_event(*run))
+    if (e->type == training_event::kind::started) break;
+  BOOST_REQUIRE(bool(run->about().began_at));
+  BOOST_TEST(*run->about().began_at == 0U);
+  std::size_t idle = 0;
+  const auto end = feed(
+      *run, [&](topology& t, std::uint64_t step) { return batches(t, step, 1); },
+      [&](const training_event& e) { idle += e.type == training_event::kind::none ? 1 : 0; });
+  BOOST_REQUIRE_MESSAGE(end, (end ? "" : end.error().text()));
+  BOOST_TEST((end->type == training_event::kind::finished));
 }
 
 BOOST_FIXTURE_TEST_CASE(each_ends_with_the_other, pictures) {

@@ -220,6 +220,39 @@ BOOST_AUTO_TEST_CASE(a_cache_keeps_what_fits) {
   BOOST_TEST(*calls == 10 + 20 * 4);
 }
 
+namespace {
+struct measured {
+  tensor values;
+  std::vector<tensor> more;
+  static constexpr auto fields =
+      troupe::fields<&measured::values, &measured::more>("values", "more");
+};
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(SAM_4_who_writes_into_what_it_was_given_changes_nothing_else) {
+  const auto writes = [](sample<measured> s) {
+    s.value.values.data<float>()[0] += 1;
+    s.value.more[0].data<float>()[0] += 1;
+    return s.value.values.data<float>()[0] + s.value.more[0].data<float>()[0];
+  };
+  std::vector<measured> data;
+  for (int i = 0; i < 3; ++i)
+    data.push_back({tensor::of({float(i)}, {1}), {tensor::of({float(10 * i)}, {1})}});
+  flow_graph g;
+  const auto direct = collect(map(samples(g, data, {.is_shuffled = false, .epochs = 3}), writes));
+  const auto kept = collect(
+      map(cached(samples(g, std::vector{0, 1, 2}, {.is_shuffled = false, .epochs = 3}),
+                 [](int i) {
+                   return measured{tensor::of({float(i)}, {1}), {tensor::of({float(10 * i)}, {1})}};
+                 }),
+          writes));
+  BOOST_REQUIRE(drain(g));
+  for (const auto& all : {direct, kept}) {
+    BOOST_REQUIRE(all->size() == 9U);
+    for (std::size_t i = 0; i < 9; ++i) BOOST_TEST((*all)[i] == 11 * float(i % 3) + 2);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_cache_stays_in_the_program) {
   flow_graph g;
   (void)collect(cached(from(g, {1, 2}), [](int i) { return i; }, {}, {.on = "/job:worker"}));

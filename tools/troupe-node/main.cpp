@@ -37,8 +37,9 @@ int main(int argc, char** argv) {
   app.add_option("--listen", options.listen, "HOST:PORT; beyond loopback a token is required");
   app.add_option("--join", options.join, "HOST:PORT of a member; may be repeated");
   app.add_option("--job", options.job,
-                 "What this node is for: worker, or ps (parameter shards only)")
-      ->check(CLI::IsMember({"worker", "ps"}));
+                 "What this node is for: worker, ps (parameter shards only), or data (stages of "
+                 "pipelines only)")
+      ->check(CLI::IsMember({"worker", "ps", "data"}));
   app.add_option("--name", options.name,
                  "Its name, for people and for devices of graphs (/node:NAME); else one is made up")
       ->check(CLI::Validator(

@@ -77,6 +77,20 @@ BOOST_AUTO_TEST_CASE(every_node_is_a_task_of_a_graph_and_the_client_is_the_last_
   BOOST_TEST(where.nodes_of[1].labels == labelled.labels, boost::test_tools::per_element());
 }
 
+BOOST_AUTO_TEST_CASE(nodes_for_data_take_no_part_of_a_training) {
+  const auto able = with_libraries({node(1, "data"), node(2), node(3, "ps"), node(4, "data")}, {});
+  BOOST_REQUIRE(able.nodes.size() == 2u);
+  BOOST_TEST((able.nodes[0].id == node_id{2}));
+  BOOST_TEST((able.nodes[1].id == node_id{3}));
+  BOOST_TEST(able.left_out.empty());
+  const std::vector<member_info> all{node(1, "data"), node(2), node(3, "data")};
+  const auto where = tasks_of_nodes(all, node(99, "", member_kind::client), 1, {});
+  BOOST_TEST(
+      where.task_names == (std::vector<std::string>{"/job:data/task:0", "/job:worker/task:0",
+                                                    "/job:data/task:1", "/job:client/task:0"}),
+      boost::test_tools::per_element());
+}
+
 BOOST_AUTO_TEST_CASE(shards_stay_on_ps_nodes_where_there_are_any) {
   const std::vector<member_info> mixed{node(1, "ps"), node(2), node(3, "worker"), node(4, "ps")};
   const auto p = place_training(mixed, client, 2, 3);
