@@ -172,6 +172,20 @@ BOOST_AUTO_TEST_CASE(a_failure_on_a_node_names_stage_item_and_node) {
                       text);
 }
 
+BOOST_AUTO_TEST_CASE(an_endless_source_ends_when_nobody_needs_what_nodes_make_of_it) {
+  test::own_nodes nodes("far_first", {worker("n1")});
+  topology t(over("far_first"));
+  t.use(stages());
+  const auto endless = source(t, [n = std::int64_t{0}]() mutable { return std::optional(n++); });
+  // Neither of them is replicated, so that edges lead from process to process as they are.
+  const auto got = collect(first(map(endless, sums{}, {.on = "/job:worker"}), 10));
+  const auto done = t.run_to_end();
+  BOOST_REQUIRE_MESSAGE(done, (done ? "" : done.error().text()));
+  BOOST_REQUIRE_EQUAL(got->size(), 10U);
+  for (std::size_t i = 0; i < got->size(); ++i)
+    BOOST_CHECK_EQUAL((*got)[i], std::int64_t(i * (i + 1) / 2));
+}
+
 BOOST_AUTO_TEST_CASE(two_topologies_run_over_the_same_nodes_at_once) {
   test::own_nodes nodes("far_two", {worker("n1"), worker("n2")});
   std::vector<std::thread> threads;
