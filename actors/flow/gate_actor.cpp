@@ -241,6 +241,13 @@ struct program_gate_state {
     is_told_placed = true;
     tell(nullptr, program, parts_placed{g.far_routes()});
   }
+  void bound(stream_bound& m) {
+    if (!g.bound(m)) return;
+    const auto process = g.process_of(m.peer);
+    const auto& why_not = g.peers[*process]->why_not;
+    if (!is_told_placed || why_not.empty()) return look_placed();
+    if (!g.is_gone[*process]) fail(error(error_code::failed, why_not));
+  }
   // Every node has said whether it can; those that cannot are named together.
   bool are_answered() {
     std::string all;
@@ -395,11 +402,7 @@ caf::behavior run_program_gate(caf::stateful_actor<program_gate_state>* self,
           s.fail(
               error(error_code::unreachable, fmt::format("{}: {}", s.name_of(*process), m.reason)));
       },
-      [&s](stream_bound& m) {
-        if (s.g.bound(m) && !m.error.empty() && s.is_told_placed)
-          return s.fail(error(error_code::failed, m.error));
-        s.look_placed();
-      },
+      [&s](stream_bound& m) { s.bound(m); },
       [&s](stream_value& m) { s.g.value(m); },
       [&s](gate_tick) { s.tick(); },
       [&s](flow_begin& m) { s.g.begin(m); },

@@ -416,6 +416,14 @@ BOOST_FIXTURE_TEST_CASE(what_is_not_linked_yet_is_tried_again_at_each_tick, prog
   BOOST_TEST(!has<bind_stream>(node));
 }
 
+BOOST_FIXTURE_TEST_CASE(a_stream_that_breaks_later_ends_it, program_gate) {
+  begin_one();
+  start();
+  bound(stranger, "of no interest");
+  bound(n1, "no memory for a value");
+  BOOST_TEST(failure().message() == "no memory for a value");
+}
+
 BOOST_FIXTURE_TEST_CASE(a_word_that_does_not_arrive_ends_it, program_gate) {
   begin_one();
   start();
