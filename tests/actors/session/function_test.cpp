@@ -89,6 +89,19 @@ BOOST_AUTO_TEST_CASE(mistakes_are_errors_with_the_line_and_the_function_goes_on)
   BOOST_TEST(made.error().text().find("makes variable 'w' of its own: pass it as an operand") !=
                  std::string::npos,
              made.error().text());
+  const auto says = [](const auto& done, std::string_view text) {
+    BOOST_TEST_REQUIRE(!done);
+    BOOST_TEST((done.error().code() == error_code::usage));
+    BOOST_TEST(done.error().text().find(text) != std::string::npos, done.error().text());
+    BOOST_TEST(done.error().text().find("function_test.cpp:") != std::string::npos);
+  };
+  says(f({x, tensor()}), "function 'function': an operand is not a tensor");
+  troupe::function none(**s, [](value) { return std::vector<value>(); });
+  says(none({x}), "function 'function' returns nothing");
+  graph other((*s)->ops());
+  const auto elsewhere = constant(other, 1.0F);
+  troupe::function strange(**s, [=](value) { return elsewhere; });
+  says(strange({x}), "function 'function' returns a value that it did not make from its operands");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

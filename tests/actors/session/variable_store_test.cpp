@@ -457,6 +457,22 @@ BOOST_AUTO_TEST_CASE(mistakes_are_told_and_change_nothing) {
   BOOST_TEST(store->version() == 3U);
   for (const auto* name : {"__metadata__", "a b", "", "a\xff"})
     has(store->set(name, feed), error_code::usage, "is no name of a variable");
+  has(store->set({{"w", feed}, {"w", feed}}), error_code::usage, "variable 'w' is set twice");
+  has(store->set("w", tensor()), error_code::usage, "variable 'w' was given no tensor, but takes");
+  has(store->set("w", tensor::of<std::int64_t>(dtype::i64, {2}, std::array<std::int64_t, 2>{1, 2})),
+      error_code::usage, "variable 'w' was given i64[2], but takes f32 in the host's memory");
+  must(store->set(std::vector<std::pair<std::string, tensor>>{}));  // nothing to set
+  graph odd(s->ops());
+  variable(odd, {dtype::f32, {2}}, {}, "a#b");
+  has(store->initialize(odd), error_code::usage, "name 'a#b': use letters");
+  const auto all = store->variables();
+  BOOST_TEST_REQUIRE(all.size() == 2U);
+  BOOST_TEST(all[0].name == "v");
+  BOOST_TEST(all[1].name == "w");
+  BOOST_TEST((all[1].spec == tensor_spec{dtype::f32, {2}}));
+  BOOST_TEST(all[1].version > all[0].version);
+  auto empty = must(scratch_folder::make("stores"));
+  has(store->load(empty->path()), error_code::not_found, "there is no whole checkpoint of a job");
   auto own = must(store->get("w"));
   own.data<float>()[0] = 9;
   BOOST_TEST(numbers_in(must(store->get("w"))) == (std::vector<float>{0, 0}));
