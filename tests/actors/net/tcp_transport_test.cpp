@@ -428,6 +428,20 @@ BOOST_AUTO_TEST_CASE(an_unknown_name_is_an_error_and_the_loop_goes_on_meanwhile)
   BOOST_TEST(why->message().find("no-such-host.invalid") != std::string::npos);
 }
 
+BOOST_AUTO_TEST_CASE(a_name_that_the_system_knows_is_connected_to) {
+  fixture f;
+  auto at = f.net.listen({"127.0.0.1", 0}, [&](std::unique_ptr<channel> c) {
+    f.accepted.push_back(std::make_unique<end>());
+    f.accepted.back()->ch = std::move(c);
+  });
+  BOOST_REQUIRE(at);
+  end a;
+  f.connect(a, {"127.1", at->port});  // which is read by the system's resolver alone
+  a.send(1, "by name");
+  BOOST_TEST(f.run_until([&] { return f.b().headers.size() == 1; }));
+  BOOST_TEST(f.b().headers.at(0) == "by name");
+}
+
 BOOST_AUTO_TEST_CASE(a_connect_without_an_answer_times_out) {
   // A listener whose queue is full answers nobody.
   unique_fd deaf(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));

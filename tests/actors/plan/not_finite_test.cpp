@@ -8,8 +8,10 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include <array>
 #include <cmath>
 #include <limits>
+#include <string>
 
 using namespace troupe;
 
@@ -237,6 +239,34 @@ BOOST_AUTO_TEST_CASE(a_step_of_a_stepped_graph_fails_and_the_next_graph_works) {
   const auto again = (*careful)->step(feeds);  // it has ended, and says why
   BOOST_REQUIRE(!again);
   BOOST_TEST(says(again.error().text(), "nan, element 0"), again.error().text());
+}
+
+BOOST_AUTO_TEST_CASE(ops_that_were_made_one_are_named_together) {
+  for (const int ops : {3, 12}) {
+    auto s = session::open({});
+    BOOST_REQUIRE(s);
+    graph g((*s)->ops());
+    auto y = log(input(g, {dtype::f32, {batch}}, "x"));
+    g.node(y.node).name = "op_0";
+    for (int i = 1; i < ops; ++i) {
+      y = i % 2 == 0 ? tanh(y) : sigmoid(y);
+      g.node(y.node).name = "op_" + std::to_string(i);
+    }
+    compile_options o{.name = "chain"};
+    o.on_nan = nan_policy::stop;
+    auto steps = (*s)->compile(g, std::array{y}, o);
+    BOOST_REQUIRE_MESSAGE(steps, (steps ? "" : steps.error().text()));
+    auto t = tensor::make({dtype::f32, {batch}});
+    std::fill_n(t.data<float>(), batch, 1.0F);
+    t.data<float>()[1] = -1;
+    const std::pair<std::string_view, tensor> feeds[] = {{"x", t}};
+    const auto out = (*steps)->step(feeds);
+    BOOST_TEST_REQUIRE(!out);
+    const auto text = out.error().text();
+    BOOST_TEST(says(text, "element 1 of f32[4]; it is a group of 'op_0', 'op_1', 'op_2'"), text);
+    BOOST_TEST(says(text, "; its inputs are finite"), text);
+    BOOST_TEST(says(text, "'op_7' and 4 more; ") == (ops == 12), text);
+  }
 }
 
 BOOST_AUTO_TEST_SUITE_END()
