@@ -47,6 +47,7 @@ class fused_kernel final : public kernel {
                    fmt::format("a fused group gives {}, the plan has {}",
                                to_string(steps_.back().type), to_string(outputs[0])));
     if (auto ok = prepare_steps(inputs, outputs[0].shape); !ok) return ok;
+    output_ = outputs[0];
     std::vector<shape> operands;
     for (auto& p : walked_) {
       operands.push_back(inputs[p.port].shape);
@@ -79,11 +80,18 @@ class fused_kernel final : public kernel {
         return piecewise_->run_by_pieces(t, in, outputs, rest);
       });
     }
-    if (head_ != nullptr)
+    if (head_ != nullptr) {
       if (auto ok = with_head_inputs(
               inputs, [&](std::span<const tensor> in) { return head_->run(t, in, outputs); });
           !ok)
         return ok;
+      // A user's may have put something else there, beyond which the others would write.
+      if (!outputs[0] || outputs[0].spec() != output_)
+        return error(
+            error_code::failed,
+            fmt::format("its kernel made {} as output 0, which is {}",
+                        outputs[0] ? to_string(outputs[0].spec()) : "nothing", to_string(output_)));
+    }
     if (walk_.rows() == 0 || walk_.columns() == 0) return {};
     if (cut_.each >= cut_.items) {  // small: one tile
       run_tiles(inputs, outputs[0], 0, cut_.items, desks_.front());
@@ -325,6 +333,7 @@ class fused_kernel final : public kernel {
   static constexpr std::uint32_t none = 0xFFFF'FFFF;
   std::vector<std::uint32_t> walk_of_port_;  // its place in walked_; none
   std::vector<tensor> head_inputs_;
+  tensor_spec output_;
   host::broadcast_walk walk_;
   std::int64_t tile_rows_ = 1, tile_columns_ = 1;
   std::int64_t column_tiles_ = 0, row_tiles_ = 0;
