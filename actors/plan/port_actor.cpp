@@ -62,6 +62,8 @@ void port_shell::guarded(Call&& call) {
     call(*logic_);
   } catch (const std::exception& e) {
     logic_->fail(error(error_code::failed, e.what()));
+  } catch (...) {  // of a user's kernel
+    logic_->fail(error(error_code::failed, "an exception of unknown type"));
   }
 }
 

@@ -18,7 +18,7 @@ using namespace troupe;
 
 namespace {
 
-enum class deed : std::uint8_t { nothing, other_shape, refuses, throws };
+enum class deed : std::uint8_t { nothing, other_shape, refuses, throws, throws_seven };
 
 class misbehaving_kernel final : public kernel {
  public:
@@ -32,6 +32,7 @@ class misbehaving_kernel final : public kernel {
       case deed::other_shape: out[0] = tensor::make({dtype::f32, {3}}); break;
       case deed::refuses: return error(error_code::failed, "it does not like these");
       case deed::throws: throw std::runtime_error("the gate is shut");
+      case deed::throws_seven: throw 7;
     }
     return {};
   }
@@ -108,6 +109,8 @@ BOOST_FIXTURE_TEST_CASE(a_kernel_that_fails_or_throws_ends_the_step_with_its_rea
   is_told(failure("misbehaves", deed::refuses), "it does not like these");
   const auto thrown = failure("misbehaves", deed::throws);
   BOOST_TEST(thrown.find("the gate is shut") != std::string::npos, thrown);
+  const auto seven = failure("misbehaves", deed::throws_seven);
+  BOOST_TEST(seven.find("an exception of unknown type") != std::string::npos, seven);
   // The session goes on.
   graph g(s->ops());
   const auto x = input(g, {dtype::f32, {2}}, "x");
