@@ -46,15 +46,17 @@ static value classify(value points) {
   return dense(hidden, 2, "dense_3");
 }
 
-// Every thread feeds a worker of its own. Asynchronous steps run at once, each on the variables as
-// they then are.
+// Every thread feeds a worker of its own, from the step on that the training says. Asynchronous
+// steps run at once, each on the variables as they then are.
 static void feed(feeder& to, std::uint64_t seed, const spiral_options& o) {
-  std::mt19937_64 random(seed);
-  for (std::uint64_t step = 0; step < o.steps; ++step) {
+  while (to.next_step() < o.steps) {
+    // Of each step by itself, so that one that is made again has the same points.
+    std::seed_seq of_step{seed, to.next_step()};
+    std::mt19937_64 random(of_step);
     const auto s = draw(random, o.batch);
     const std::pair<std::string_view, tensor> feeds[] = {{"points", s.points},
                                                          {"spirals", s.spirals}};
-    if (!to.feed(feeds)) return;  // the training has ended, and says why
+    if (!to.feed(feeds)) return;  // the training has ended or goes back, which its events say
   }
 }
 
@@ -74,22 +76,35 @@ static result<void> train(session& s, const spiral_options& o, training_report& 
                            double(o.update == update_kind::sync ? o.workers : 1),
                 .steps = o.steps,
                 .unit = "points"});
-  // Feeders are made once the training has started, and end with it.
+  // Feeders are made once the training has started, and anew when it has gone back to a step
+  // before.
   std::vector<std::unique_ptr<feeder>> feeders;
   std::vector<std::thread> threads;
+  const auto join = [&] {
+    for (auto& t : threads) t.join();
+    threads.clear();
+    feeders.clear();
+  };
   while (auto event = (*run)->next(report.refresh())) {
     if (report.is_interrupted()) (*run)->stop("interrupted");
     report.show(*event);
-    if (event->type != training_event::kind::started) continue;
+    if (event->type != training_event::kind::started &&
+        event->type != training_event::kind::resumed)
+      continue;
+    join();
     for (std::uint32_t w = 0; w < o.workers; ++w) {
       auto made = (*run)->make_feeder(w);
-      if (!made) return made.error();
+      if (!made) {
+        (*run)->stop("a worker cannot be fed");
+        join();
+        return made.error();
+      }
       feeders.push_back(std::move(*made));
     }
     for (std::uint32_t w = 0; w < o.workers; ++w)
       threads.emplace_back(feed, std::ref(*feeders[w]), o.seed * 1'000 + w, std::cref(o));
   }
-  for (auto& t : threads) t.join();
+  join();
   return report.outcome();
 }
 

@@ -64,6 +64,8 @@ struct group_actor_state : flow_wire {
       fail_at(edge, "there is no memory to send its items to another process");
     } catch (const std::exception& e) {
       fail_at(edge, fmt::format("its items cannot be sent to another process: {}", e.what()));
+    } catch (...) {
+      fail_at(edge, "its items cannot be sent to another process: an exception of unknown type");
     }
   }
   // Of the stage that makes the items of that edge.
@@ -84,6 +86,8 @@ struct group_actor_state : flow_wire {
       return fail_at(m.edge, "there is no memory for the items that came from another process");
     } catch (const std::exception& e) {
       return fail_at(m.edge, fmt::format("what came from another process: {}", e.what()));
+    } catch (...) {
+      return fail_at(m.edge, "what came from another process: an exception of unknown type");
     }
     const auto stages = group->graph().stages().size();
     if (read && std::ranges::any_of(read->items,
@@ -106,6 +110,8 @@ struct group_actor_state : flow_wire {
       state = group->run(setup.now_ns, setup.now_ns() + slice_ns, this);
     } catch (const std::exception& e) {
       return fail(e.what());
+    } catch (...) {
+      return fail("an exception of unknown type");
     }
     switch (state) {
       case flow_group::state::failed:

@@ -360,7 +360,15 @@ class segment_logic final : public port_logic {
   result<void> capture(replayable& into, const tag& t) {
     auto& stream = compute_->stream();
     if (auto ok = stream.begin_capture(); !ok) return at_segment(ok.error());
+    // A stream that stayed captured after an exception would be of no use to any job.
+    struct capture {
+      device_stream* of;
+      ~capture() {
+        if (of != nullptr) (void)of->end_capture();
+      }
+    } under_way{&stream};
     const auto queued = enqueue_each(t);
+    under_way.of = nullptr;
     auto made = stream.end_capture();
     if (!queued && stream.failed()) can_capture_ = false;
     if (!made && stream.failed()) can_capture_ = false;

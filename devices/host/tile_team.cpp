@@ -54,6 +54,8 @@ void tile_team::run_tile(slot& s, std::size_t tile, std::size_t worker,
         return s.body.call(s.body.body, tile, worker);
       } catch (const std::exception& e) {
         return error(error_code::failed, e.what());
+      } catch (...) {
+        return error(error_code::failed, "an exception of unknown type");
       }
     }();
     if (!ok && !s.has_failed.exchange(true, std::memory_order_relaxed))

@@ -30,6 +30,8 @@ auto guarded(F&& f) -> decltype(f()) {
     return error(error_code::failed, "there is no memory for it");
   } catch (const std::exception& e) {
     return error(error_code::failed, e.what());
+  } catch (...) {
+    return error(error_code::failed, "an exception of unknown type");
   }
 }
 

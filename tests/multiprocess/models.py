@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 """The models of apps/ learn, and are the same bit for bit in one process and over nodes: models.py BIN_FOLDER"""
 
+import os
+import signal
+
 import harness
 
 
@@ -12,16 +15,28 @@ class models(harness.cluster_test):
 
     def test_threads_feed_workers_here_and_on_nodes(self):
         self.start_nodes(2)
-        model = ("--steps", "300", "--batch", "32", "--workers", "2", "--update", "sync")
+        model = ("--steps", "500", "--batch", "32", "--workers", "2", "--update", "sync")
         alone = self.finish("train_from_threads", *model)
         self.assertGreater(alone["test_accuracy"], 0.9)
         for more in (("--threads", "1"), ("--fuse", "off", "--credits", "5"), ("--cluster", self.cluster), ("--cluster", self.cluster, "--shards", "2")):
             self.assertEqual(self.finish("train_from_threads", *model, *more)["weights_hash"], alone["weights_hash"], more)
         for more in ((), ("--cluster", self.cluster)):
-            together = self.finish("train_from_threads", "--steps", "300", "--batch", "32", *more, *(("--workers", "2") if more else ()))
-            self.assertEqual(together["applied"], 300 * together["workers"])
+            together = self.finish("train_from_threads", "--steps", "500", "--batch", "32", *more, *(("--workers", "2") if more else ()))
+            self.assertEqual(together["applied"], 500 * together["workers"])
             self.assertEqual(together["dropped"], 0)
             self.assertGreater(together["test_accuracy"], 0.9)
+
+    def test_threads_feed_again_what_a_loss_takes_away(self):
+        model = ("--steps", "2000", "--batch", "32", "--workers", "2", "--update", "sync", "--json")
+        alone = self.finish("train_from_threads", *model[:-1])
+        nodes = self.start_nodes(3)
+        p = self.start("train_from_threads", *model, "--cluster", self.cluster, "--lease", "30s", "--on-failure", "resume")
+        for step, node in ((100, nodes[1]), (500, nodes[0])):
+            self.until_step(p, "spirals", step)
+            os.kill(node.pid, signal.SIGKILL)
+        self.assertEqual(p.wait(), 0, p.tail())
+        told = self.json_of(p)
+        self.assertEqual((told["weights_hash"], told["recoveries"]), (alone["weights_hash"], 2), p.tail())
 
     def test_numbers_that_are_none_are_said_left_out_or_end_it(self):
         self.start_nodes(2)
@@ -106,8 +121,7 @@ class models(harness.cluster_test):
                  (("train_language_model", "--heads", "3"), 2, "--heads 3 does not divide --width 128"),
                  (("train_language_model", "--width", "0"), 2, "--width"),
                  (("train_embedding", "--context", "1"), 2, "a pair needs 2 bytes"),
-                 (("train_from_threads", "--on-failure", "resume"), 2, "cannot go on after a failure"),
-                 (("train_from_threads", "--checkpoint", self.path("cuts")), 2, "what was fed is not kept"),
+                 (("train_from_threads", "--on-failure", "resume", "--checkpoint", self.path("cuts"), "--outlive"), 2, "--outlive needs"),
                  (("train_classifier", "--precision", "fp16"), 2, "--precision"),
                  (("train_classifier", "--loss-scale", "much"), 2, "must be 'dynamic' or a number"),
                  (("train_classifier", "--loss-scale", "0"), 2, "must be a number above 0"),

@@ -168,7 +168,12 @@ tensor no_frame() {
 // --- the program's -------------------------------------------------------------------------------
 
 struct program_gate : mailboxes {
-  ~program_gate() { end(); }
+  // The system waits for it.
+  ~program_gate() {
+    if (gate)
+      say(end_parts{std::make_shared<std::promise<void>>(), false, error(error_code::failed, "")});
+    gate = nullptr;
+  }
 
   template <class Stage>
   void begin(Stage stage, stage_options o = {}) {

@@ -66,14 +66,21 @@ bool says(const std::string& text, std::string_view what) {
   return text.find(what) != std::string::npos;
 }
 
-// Endless; at some items the process gets a signal.
+// Endless; at some item the process gets a signal.
 struct signalled {
   int signal = SIGINT;
-  std::int64_t first = 1000, second = -1;
   std::int64_t made = 0;
   std::optional<std::int64_t> operator()() {
-    if (made == first || made == second) ::raise(signal);
+    if (made == 1000) ::raise(signal);
     return made++;
+  }
+};
+struct makes_more_for_ever {
+  generator<std::int64_t> operator()(std::int64_t) const {
+    for (std::int64_t n = 0;; ++n) {
+      if (n == 1000 || n == 1001) ::raise(SIGTERM);
+      co_yield n;
+    }
   }
 };
 
@@ -95,7 +102,7 @@ BOOST_AUTO_TEST_CASE(it_ends_with_a_table_and_0) {
            {.name = "writes"});
   const auto e = run(t);
   BOOST_TEST(e.code == 0);
-  BOOST_TEST(e.text.starts_with("STAGE "), e.text);
+  BOOST_TEST(says(e.text, "STAGE "), e.text);
   BOOST_TEST(says(e.text, "\nworks "), e.text);
   BOOST_TEST(says(e.text, "\nwrites "), e.text);
 }
@@ -145,20 +152,24 @@ BOOST_AUTO_TEST_CASE(one_that_explains_runs_nothing) {
 BOOST_AUTO_TEST_CASE(a_signal_drains_it) {
   for (const int signal : {SIGINT, SIGTERM}) {
     troupe::topology t({.threads = 2});
-    const auto all = collect(map(source(t, signalled{signal}), passes{}));
+    std::int64_t arrived = 0;
+    bool is_in_order = true;
+    for_each(map(source(t, signalled{signal}), passes{}),
+             [&](std::int64_t x) { is_in_order = is_in_order && x == arrived++; });
     const auto e = run(t);
     BOOST_TEST(e.code == 128 + signal);
     BOOST_TEST(says(e.text, "ends when what is under way is done; again: at once"), e.text);
     BOOST_TEST(says(e.text, "STAGE "), e.text);
     // Nothing that was made before it is lost.
-    BOOST_TEST(all->size() > 1000U);
-    for (std::size_t i = 0; i < all->size(); ++i) BOOST_REQUIRE((*all)[i] == std::int64_t(i));
+    BOOST_TEST(arrived > 1000);
+    BOOST_TEST(is_in_order);
   }
 }
 
 BOOST_AUTO_TEST_CASE(a_second_signal_ends_it_at_once) {
   troupe::topology t({.name = "lines", .threads = 1, .is_quiet = true});
-  collect(map(source(t, signalled{SIGTERM, 1000, 1001}), passes{}));
+  // A drain would wait for its item for ever.
+  for_each(map(from(t, std::vector<std::int64_t>{1}), makes_more_for_ever{}), [](std::int64_t) {});
   const auto e = run(t);
   BOOST_TEST(e.code == 128 + SIGTERM);
   BOOST_TEST(e.text == "lines: stopped at once\n");
@@ -247,12 +258,14 @@ BOOST_AUTO_TEST_CASE(a_lost_node_is_told_while_it_runs) {
   for_each(map(made, passes{}, {.replicas = 2, .on = "/job:worker"}), [&](std::int64_t x) {
     if (x != arrived++) is_in_order = false;
   });
+  std::atomic<bool> is_over{false};
   std::thread leaver([&] {
-    test::wait_until("items come back", [&] { return arrived > 1000; });
-    nodes.leave(0);
+    while (arrived <= 1000 && !is_over) std::this_thread::sleep_for(2ms);
+    if (!is_over) nodes.leave(0);
     has_left = true;
   });
   const auto e = run(t);
+  is_over = true;
   leaver.join();
   BOOST_TEST(e.code == 0, e.text);
   BOOST_TEST(is_in_order);

@@ -45,6 +45,10 @@ struct runtime_folder {
   std::optional<std::string> before_;
 };
 
+// Of nodes and programs that nobody stops: on a busy machine a thread may stand still for a second,
+// and with a lease of a second it is then rightly held dead.
+inline constexpr std::chrono::seconds own_lease{30};
+
 struct own_node {
   std::string job{}, name{};
   std::vector<std::string> labels{};
@@ -59,8 +63,10 @@ class own_nodes {
             std::vector<const op_library*> libraries = {})
       : cluster_(std::move(cluster)), libraries_(std::move(libraries)) {
     for (const auto& n : nodes) add(n);
-    auto opened = session::open(
-        {.cluster = cluster_, .timeout = std::chrono::seconds(30), .libraries = libraries_});
+    auto opened = session::open({.cluster = cluster_,
+                                 .timeout = std::chrono::seconds(30),
+                                 .lease = own_lease,
+                                 .libraries = libraries_});
     BOOST_TEST_REQUIRE(bool(opened), (opened ? "" : opened.error().text()));
     client_ = std::move(*opened);
     wait_for_links();
@@ -84,6 +90,7 @@ class own_nodes {
     o.gpus = n.gpus;
     o.libraries = libraries_;
     o.host_work = n.host_work;
+    o.lease = own_lease;
     auto node = process::start(o);
     BOOST_TEST_REQUIRE(bool(node), (node ? "" : node.error().text()));
     nodes_.push_back(std::move(*node));

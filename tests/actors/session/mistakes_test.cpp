@@ -1,6 +1,7 @@
 // Typical mistakes, and what Troupe says: the code of each runs here, and docs of it are made here
 // (TROUPE_WRITE_DOCS=1).
 
+#include "tests/support/mistake_page.hpp"
 #include "tests/support/source_folder.hpp"
 #include "tests/support/two_nodes.hpp"
 #include "troupe/actors/session/session.hpp"
@@ -17,7 +18,6 @@
 #include <fstream>
 #include <functional>
 #include <map>
-#include <regex>
 #include <sstream>
 
 using namespace troupe;
@@ -105,40 +105,6 @@ const std::vector<mistake>& mistakes() {
 
 #undef MISTAKE
 
-// The line of the page instead of that of this file, which changes.
-std::string told(std::string text) {
-  constexpr std::string_view here = __FILE__;
-  for (auto at = text.find(here); at != std::string::npos; at = text.find(here)) {
-    auto end = at + here.size() + 1;
-    while (end < text.size() && std::isdigit(static_cast<unsigned char>(text[end])) != 0) ++end;
-    text.replace(at, end - at, "model.cpp:1");
-  }
-  // Nodes choose their names.
-  static const std::regex node("node [a-z0-9]+ \\(pid [0-9]+\\)");
-  return std::regex_replace(text, node, "node n1 (pid 4711)");
-}
-
-// A statement a line, without what hands the text to this page.
-std::string shown(std::string code) {
-  const auto replace_all = [&](std::string_view what, std::string_view by) {
-    for (auto at = code.find(what); at != std::string::npos; at = code.find(what, at + by.size()))
-      code.replace(at, what.size(), by);
-  };
-  replace_all(" return p.built();", "");
-  for (auto at = code.find("return p.of("); at != std::string::npos;
-       at = code.find("return p.of(")) {
-    const auto end = code.rfind(");");
-    code.replace(end, 2, ";");
-    code.erase(at, std::string_view("return p.of(").size());
-  }
-  int depth = 0;
-  for (std::size_t i = 0; i + 1 < code.size(); ++i) {
-    depth += (code[i] == '(' || code[i] == '{') - (code[i] == ')' || code[i] == '}');
-    if (depth == 0 && code[i] == ';' && code[i + 1] == ' ') code[i + 1] = '\n';
-  }
-  return code;
-}
-
 std::string written(session& s) {
   std::string text =
       "# What Troupe says of typical mistakes\n\n"
@@ -147,8 +113,8 @@ std::string written(session& s) {
       "each line stands in `model.cpp`. After any of them the process lives on and the session works.\n";
   for (const auto& m : mistakes()) {
     place p(s);
-    text += fmt::format("\n**{}**\n\n```cpp\n{}\n```\n```text\n{}\n```\n", m.title, shown(m.code),
-                        told(m.make(p)));
+    text += fmt::format("\n**{}**\n\n```cpp\n{}\n```\n```text\n{}\n```\n", m.title,
+                        test::shown_on_page(m.code), test::told_on_page(m.make(p), __FILE__));
   }
   return text;
 }

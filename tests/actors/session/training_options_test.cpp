@@ -84,8 +84,10 @@ BOOST_AUTO_TEST_CASE(roles_are_for_a_session_alone) {
 
 BOOST_AUTO_TEST_CASE(nodes_that_lack_an_op_are_named) {
   test::own_nodes nodes("options_lacked", {{.name = "n1"}, {.name = "n2"}});
-  auto opened = session::open(
-      {.cluster = "options_lacked", .timeout = std::chrono::seconds(30), .libraries = {&lacked}});
+  auto opened = session::open({.cluster = "options_lacked",
+                               .timeout = std::chrono::seconds(30),
+                               .lease = test::own_lease,
+                               .libraries = {&lacked}});
   BOOST_TEST_REQUIRE(bool(opened));
   auto& s = **opened;
   test::wait_until("the program is linked to both nodes", [&] { return s.nodes().size() == 2; });

@@ -140,6 +140,13 @@ BOOST_AUTO_TEST_CASE(an_error_ends_a_run_and_the_next_one_works) {
   });
   BOOST_REQUIRE(!thrown);
   BOOST_TEST(thrown.error().text() == "thrown");
+  // What is no exception, too.
+  thrown = team.run(20, [](std::size_t tile, std::size_t) -> result<void> {
+    if (tile == 7) throw 7;
+    return {};
+  });
+  BOOST_REQUIRE(!thrown);
+  BOOST_TEST(thrown.error().text() == "an exception of unknown type");
 }
 
 BOOST_AUTO_TEST_CASE(work_is_cut_into_whole_pieces) {
