@@ -10,7 +10,7 @@
 //        once. So a training that goes back, or begins with a checkpoint, sees the samples that it
 //        would have seen.
 // SAM-2  An epoch has every sample once.
-// SAM-3  Up to 2^24 samples the order of an epoch is that of idx_batch with the same seed
+// SAM-3  Up to 2^19 samples the order of an epoch is that of idx_batch with the same seed
 //        (devices/files/idx_sampler.hpp); beyond that it takes no memory (sample_order).
 // SAM-4  What samples() and cached() give is its taker's own: a stage that writes into a tensor, or
 //        changes a list, changes nothing of the data set and nothing that is kept.
@@ -33,11 +33,12 @@
 namespace troupe {
 
 // The order of one epoch: a permutation of 0 .. count - 1 that only (seed, epoch, count) decide.
-// Above 2^24, a Feistel network of four rounds over the next power of four, walked until it is
-// within (Black and Rogaway: Ciphers with Arbitrary Finite Domains, 2002).
+// Above 2^19, where a list would take more than some milliseconds, a Feistel network of four rounds
+// over the next power of four, walked until it is within (Black and Rogaway: Ciphers with Arbitrary
+// Finite Domains, 2002).
 class sample_order {
  public:
-  static constexpr std::uint64_t listed_max = std::uint64_t{1} << 24;
+  static constexpr std::uint64_t listed_max = std::uint64_t{1} << 19;
 
   sample_order() = default;
   sample_order(std::uint64_t seed, std::uint64_t epoch, std::uint64_t count);
