@@ -10,6 +10,7 @@
 #include <deque>
 #include <exception>
 #include <optional>
+#include <set>
 #include <thread>
 
 namespace troupe {
@@ -54,6 +55,7 @@ class inlet_of final : public training_inlet {
       : feeders_(std::move(feeders)),
         is_lost_(std::make_unique<std::atomic<bool>[]>(feeders_.size())),
         is_sync_(about.update == update_kind::sync),
+        may_go_back_(about.may_finish),
         steps_(about.steps),
         kept_(std::move(again)),
         next_(has_fed_kept ? kept_.end() : kept_.first) {}
@@ -73,15 +75,20 @@ class inlet_of final : public training_inlet {
   result<void> take(fed_batch b) override {
     if (has_fed_all()) return refused(error(error_code::failed, "the training has what it needs"));
     if (!is_sync_) return feed_one(b);
-    // Until the losses of its step and of some behind it are told.
-    while (!kept_.all.empty() && kept_.first + kept_behind < told_.load()) {
-      kept_.all.pop_front();
-      ++kept_.first;
-    }
     auto ok = feed_all(b);
     if (!ok) return ok;
     ++fed_;
+    if (!may_go_back_) {
+      ++kept_.first;
+      return ok;
+    }
     kept_.all.push_back(std::move(b));
+    // Until the losses of its step and of some behind it are told, by who looks, who may be late.
+    while (kept_.all.size() > kept_max ||
+           (!kept_.all.empty() && kept_.first + kept_behind < told_.load())) {
+      kept_.all.pop_front();
+      ++kept_.first;
+    }
     return ok;
   }
 
@@ -89,6 +96,7 @@ class inlet_of final : public training_inlet {
 
   // Nobody feeds any more.
   void stop() noexcept { is_stopped_.store(true); }
+  bool is_stopped() const noexcept { return is_stopped_.load(); }
   // It is the training that wants no more of this topology.
   bool has_ended() const noexcept { return has_ended_.load(); }
   void lose(std::uint32_t worker) noexcept {
@@ -110,6 +118,7 @@ class inlet_of final : public training_inlet {
 
  private:
   static constexpr std::uint64_t kept_behind = 4;
+  static constexpr std::size_t kept_max = 64;
 
   // FED-1.
   result<void> feed_all(const fed_batch& b) {
@@ -151,6 +160,7 @@ class inlet_of final : public training_inlet {
       for (std::size_t w = 0; w < feeders_.size(); ++w)
         if (!is_lost_[w].load() && feeders_[w]->next_step() < steps_)
           takers.push_back(feeders_[w].get());
+      if (takers.empty()) break;
       const bool has_asked_all = tried % takers.size() == 0;
       auto ok =
           takers[turn_++ % takers.size()]->feed(values, has_asked_all ? feed_room_every : 0ms);
@@ -172,7 +182,7 @@ class inlet_of final : public training_inlet {
 
   std::vector<std::unique_ptr<feeder>> feeders_;
   std::unique_ptr<std::atomic<bool>[]> is_lost_;  // by worker
-  bool is_sync_;
+  bool is_sync_, may_go_back_;
   std::uint64_t steps_;
   kept_batches kept_;  // sync
   std::uint64_t next_, fed_ = 0, turn_ = 0;
@@ -202,6 +212,8 @@ class running_feed {
         if (!ok) failure_ = std::move(ok.error());
       } catch (const std::exception& e) {
         failure_ = error(error_code::failed, fmt::format("the pipeline failed: {}", e.what()));
+      } catch (...) {
+        failure_ = error(error_code::failed, "the pipeline failed: an exception of unknown type");
       }
       is_over_.store(true);
     });
@@ -248,7 +260,10 @@ class fed_run {
       if (failed_ && is_last(e->type)) e->type = kind::failed, e->text = failed_->text();
       if (e->type == kind::started || e->type == kind::resumed) begin(e->step);
       if (now_ != nullptr && e->type == kind::loss) now_->inlet().told(e->step + 1);
-      if (now_ != nullptr && e->type == kind::worker_lost) now_->inlet().lose(e->worker);
+      if (e->type == kind::worker_lost) {
+        lost_.insert(e->worker);
+        if (now_ != nullptr) now_->inlet().lose(e->worker);
+      }
       if (look_) look_(*e);
       if (!is_last(e->type)) {
         look_at_topology();
@@ -270,6 +285,7 @@ class fed_run {
       now_.reset();
     }
     tries_ = 0;
+    lost_.clear();
     if (failed_) return;
     std::vector<std::unique_ptr<feeder>> feeders;
     for (std::uint32_t w = 0; w < about_.workers; ++w) {
@@ -291,12 +307,17 @@ class fed_run {
     has_told_end_ = false;
     failed_at_.reset();
     const auto step = kept.end();
+    auto about = about_;
+    if (finishes_at_ != 0) about.steps = finishes_at_;
     auto inlet =
-        std::make_shared<inlet_of>(std::move(feeders), about_, std::move(kept), has_fed_kept);
+        std::make_shared<inlet_of>(std::move(feeders), about, std::move(kept), has_fed_kept);
+    for (const auto w : lost_) inlet->lose(w);
     auto next = std::make_unique<running_feed>(options_.topology, inlet);
-    if (!has_flow_ended_) describe_(next->described(), step, inlet);
+    const bool has_flow =
+        !has_flow_ended_ && (about.update == update_kind::async || step < about.steps);
+    if (has_flow) describe_(next->described(), step, inlet);
     now_ = std::move(next);
-    now_->start(!has_flow_ended_);
+    now_->start(has_flow);
   }
 
   void look_at_topology() {
@@ -305,6 +326,8 @@ class fed_run {
     has_told_end_ = true;
     // The training tells why, or needs no more, whatever came behind its last step.
     if (inlet.has_ended() || inlet.has_fed_all()) return;
+    // For a recovery, after which it begins anew.
+    if (inlet.is_stopped() && now_->failure()) return;
     if (now_->may_begin_again() && ++tries_ < tries_max) {
       auto feeders = inlet.take_feeders();
       auto kept = inlet.take_kept();
@@ -332,11 +355,11 @@ class fed_run {
                                     "from there on",
                                     fed)));
     fail(error(error_code::failed,
-               fmt::format("the flow has ended after {} batches, and the training has not fed all "
+               fmt::format("the flow has ended after {} batches, and the training was not fed all "
                            "of its {} steps: let the flow go on (sample_options::epochs), train "
                            "fewer steps, or end with the flow (feed_options::finishes_with_flow, "
                            "training_options::may_finish; synchronous)",
-                           inlet.fed(), about_.steps)));
+                           about_.update == update_kind::sync ? fed : inlet.fed(), about_.steps)));
   }
 
   void fail(error e) {
@@ -351,6 +374,7 @@ class fed_run {
   const feed_options& options_;
   std::unique_ptr<running_feed> now_;
   bool has_told_end_ = false, has_flow_ended_ = false;
+  std::set<std::uint32_t> lost_;   // workers, since it began last
   std::uint64_t finishes_at_ = 0;  // steps; 0: it was not asked to
   std::uint32_t tries_ = 0;
   std::optional<std::chrono::steady_clock::time_point> failed_at_;

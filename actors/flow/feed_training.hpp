@@ -14,8 +14,9 @@
 // under way is dropped then. A source that begins anywhere at once (samples()) makes that cheap,
 // and where the batches are a function of their step, losses and weights are those of a training
 // that nothing disturbed (sync; asynchronous steps have no order, and some samples are fed twice or
-// not at all when they go back). The last batches are kept until their losses are told, so a short
-// way back makes nothing anew. What a topology keeps, such as cached(), goes with it.
+// not at all when they go back). The last batches, 64 at most, are kept until `look` has seen their
+// losses, so a short way back makes nothing anew. What a topology keeps, such as cached(), goes
+// with it.
 //
 // What the topology gives is, by name, what the graph's inputs take (input()):
 //

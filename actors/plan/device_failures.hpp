@@ -33,13 +33,16 @@ inline error no_memory(const error& e, const device_lane& lane, const plan& p,
 // The lane whose failure is the cause of the others'; null: none has failed. A chip that has failed
 // takes all its streams with it, those that copy and add up as well: then it is what computes.
 inline const device_lane* cause_among(std::span<const std::shared_ptr<device_lane>> lanes) {
-  const device_lane* with_chip = nullptr;
+  const device_lane *with_chip = nullptr, *given_up = nullptr;
   for (const auto& l : lanes) {
-    if (l->stream().failed() && !l->is_given_up()) continue;
-    if (!l->stream().has_failed_with_chip()) return l.get();
+    if (l->stream().failed()) {
+      if (l->is_given_up() && given_up == nullptr) given_up = l.get();
+      continue;
+    }
+    if (!l->stream().has_failed_with_chip()) return given_up != nullptr ? given_up : l.get();
     if (with_chip == nullptr || l->stream().kind() == stream_kind::compute) with_chip = l.get();
   }
-  return with_chip;
+  return with_chip != nullptr ? with_chip : given_up;
 }
 
 // The actor fails, by an error that it met on `own`; where that has failed because of another

@@ -181,14 +181,14 @@ class training_impl final : public training, private job_client {
 
   void wish(job_wish w, std::uint64_t at_least = 0) {
     if (is_asking_)
-      wishes_when_there_.push_back(w);
+      wishes_when_there_.emplace_back(w, at_least);
     else if (!is_over_)
       tell(nullptr, process_.node(), wish_of_own_job{mailbox(), w, at_least});
   }
 
   // What it was asked for while the job was elsewhere.
   void ask_again() {
-    for (const auto w : std::exchange(wishes_when_there_, {})) wish(w);
+    for (const auto& [w, at_least] : std::exchange(wishes_when_there_, {})) wish(w, at_least);
     if (const auto reason = std::exchange(stop_when_there_, std::nullopt))
       job_client::stop(*reason);
   }
@@ -257,7 +257,10 @@ class training_impl final : public training, private job_client {
           e.text = std::move(m.text);
         },
         [&](job_recovering& m) {
-          if (m.has_resumed) about_.began_at = m.step;
+          if (m.has_resumed) {
+            about_.began_at = m.step;
+            has_feeder_.clear();  // those that were made between the two words are of the past
+          }
           auto& e = make(m.has_resumed ? kind::resumed : kind::recovering);
           e.step = m.step;
           e.text = std::move(m.text);
@@ -325,7 +328,7 @@ class training_impl final : public training, private job_client {
   std::uint64_t next_ = 0;  // the step after the last loss; async: of all workers together
   bool is_ending_ = false;
   std::optional<std::string> stop_when_there_;
-  std::vector<job_wish> wishes_when_there_;
+  std::vector<std::pair<job_wish, std::uint64_t>> wishes_when_there_;
   std::vector<job_feed> feeds_;
   std::set<std::uint32_t> has_feeder_;
 };

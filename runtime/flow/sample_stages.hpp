@@ -13,7 +13,8 @@
 // SAM-3  Up to 2^19 samples the order of an epoch is that of idx_batch with the same seed
 //        (devices/files/idx_sampler.hpp); beyond that it takes no memory (sample_order).
 // SAM-4  What samples() and cached() give is its taker's own: a stage that writes into a tensor, or
-//        changes a list, changes nothing of the data set and nothing that is kept.
+//        changes a list, changes nothing of the data set and nothing that is kept; but for what
+//        lies behind a shared pointer, or in a struct that lists no fields.
 //
 // A sample that is skipped (.on_error) moves all behind it: a training that has to see the same
 // again stops at what it cannot read.
@@ -24,7 +25,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <unordered_map>
 #include <utility>
@@ -57,12 +61,27 @@ std::uint64_t random_of_sample(std::uint64_t seed, std::uint64_t number) noexcep
 // gets it may write there (SAM-4).
 tensor own_copy(const tensor& t);
 template <class T>
+void unshare(T& v) {
+  if constexpr (std::is_same_v<T, tensor>) {
+    v = own_copy(v);
+  } else if constexpr (std::is_const_v<T> || std::is_trivially_copyable_v<T>) {
+  } else if constexpr (has_fields<T>) {
+    T::fields.each(v, [](std::string_view, auto& member) { unshare(member); });
+  } else if constexpr (is_vector<T>::value || is_deque<T>::value || is_array<T>::value) {
+    if constexpr (!std::is_trivially_copyable_v<typename T::value_type>)
+      for (auto& element : v) unshare(element);
+  } else if constexpr (is_optional<T>::value) {
+    if (v) unshare(*v);
+  } else if constexpr (is_tuple<T>::value) {
+    std::apply([](auto&... element) { (unshare(element), ...); }, v);
+  } else if constexpr (requires { typename T::mapped_type; }) {
+    for (auto& [key, element] : v) unshare(element);
+  }
+}
+template <class T>
 T own_copy(const T& v) {
   auto out = v;
-  if constexpr (has_fields<T>)
-    T::fields.each(out, [](std::string_view, auto& member) { member = own_copy(member); });
-  else if constexpr (is_vector<T>::value)
-    for (auto&& element : out) element = own_copy(std::as_const(element));
+  unshare(out);
   return out;
 }
 

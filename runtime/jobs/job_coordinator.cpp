@@ -835,7 +835,7 @@ void job_coordinator::on_member(const member_info& m) {
       m.kind == member_kind::node && m.state == member_state::alive && takes_trainings(m);
   if (const auto lack = is_node && is_recoverable() ? lack_at(m) : std::string(); !lack.empty())
     return note("gets no work: " + lack);
-  if (phase_ == job_phase::waiting) return place_next();
+  if (phase_ == job_phase::waiting) return takes_trainings(m) ? place_next() : void();
   if (is_node) newest_ = m.name;
   spread_if_better();
 }
@@ -883,6 +883,8 @@ result<void> job_coordinator::on_finish(std::uint64_t at_least) {
     return error(error_code::usage,
                  "the training ends at its last step, or is stopped: to finish one earlier, start "
                  "it with may_finish, or to be resumed after failures");
+  if (last_step_ != 0 && at_least > last_step_)
+    return error(error_code::usage, fmt::format("it ends at step {} already", last_step_));
   is_finishing_ = true;
   finish_at_ = std::max(finish_at_, at_least);
   if (last_step_ != 0 || phase_ != job_phase::running) return {};  // with the next epoch

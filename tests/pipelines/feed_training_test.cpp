@@ -23,6 +23,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 using namespace troupe;
@@ -209,6 +210,43 @@ BOOST_FIXTURE_TEST_CASE(a_training_that_goes_back_is_fed_from_that_step_by_nodes
   BOOST_TEST(seen.all.losses == expected.losses, boost::test_tools::per_element());
   BOOST_TEST(seen.all.hash == expected.hash);
   BOOST_TEST(seen.began_at.size() >= 2U);
+}
+
+// The last node goes, and another one comes only after a while: what fed the training until then
+// has ended, and that is no failure of the pipeline.
+BOOST_FIXTURE_TEST_CASE(a_recovery_may_take_its_time, pictures) {
+  const auto expected = read_by_graph(path, 1);
+  test::own_nodes nodes("fed-late", {{.name = "n1"}});
+  auto& s = nodes.client();
+  graph g(s.ops());
+  auto o = options_of_fed(1);
+  o.on_failure = failure_policy::resume;
+  const auto run = begun(s, g, fed_loss(g, batch_size), o);
+  seen_events seen;
+  bool has_left = false, has_come = false;
+  std::size_t idle = 0;
+  const auto end = feed(
+      *run,
+      [&](topology& t, std::uint64_t step) {
+        return map(batches(t, step, 1), [](std::vector<picture> b) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(4));
+          return b;
+        });
+      },
+      [&](const training_event& e) {
+        if (e.type == training_event::kind::none && has_left && !has_come && ++idle == 40) {
+          nodes.add({.name = "n2"});
+          has_come = true;
+        }
+        // It begins at step 0 again, with the variables that went with their node.
+        if (e.type == training_event::kind::loss && e.step == 5 && !std::exchange(has_left, true))
+          nodes.leave(0);
+        seen(e);
+      });
+  BOOST_REQUIRE_MESSAGE(end, (end ? "" : end.error().text()));
+  BOOST_TEST(has_come);
+  BOOST_TEST(seen.all.losses == expected.losses, boost::test_tools::per_element());
+  BOOST_TEST(seen.all.hash == expected.hash);
 }
 
 BOOST_FIXTURE_TEST_CASE(each_batch_is_one_workers_where_steps_are_asynchronous, pictures) {
