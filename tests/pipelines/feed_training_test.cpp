@@ -229,7 +229,7 @@ BOOST_FIXTURE_TEST_CASE(a_recovery_may_take_its_time, pictures) {
       *run,
       [&](topology& t, std::uint64_t step) {
         return map(batches(t, step, 1), [](std::vector<picture> b) {
-          std::this_thread::sleep_for(std::chrono::milliseconds(4));
+          std::this_thread::sleep_for(std::chrono::milliseconds(80));
           return b;
         });
       },
