@@ -30,7 +30,7 @@
 //       worker that has room, all of it.
 //       Where workers' inputs are of fixed shapes, w divides m.
 // FED-2  The training holds the pipeline back, and the pipeline the training: neither keeps more
-//       than the edges hold, and the inputs' room (feed_room).
+//       than the edges hold, the inputs' room (feed_room) and the last batches, as told above.
 // FED-3  However it ends, the topology has ended before feed() returns.
 //
 // Threading: the thread that calls is the training's; `look` runs on it. Topologies have their own,
