@@ -41,28 +41,25 @@ static result<void> train(session& s, const idx_info& images, const classifier_o
   auto batch = idx_batch(g, images, reading);
   auto loss = softmax_cross_entropy(classifier(batch.images, images, o), batch.labels, batch.scale);
 
-  const auto steps = steps_per_epoch(images, reading);
-  if (!o.save_graph.empty()) return report.save_graph(g, loss, o.training(o.epochs * steps));
+  const auto extent = o.extent(images, steps_per_epoch(images, reading));
+  if (!o.save_graph.empty()) return report.save_graph(g, loss, o.training(extent.steps));
   auto run = s.train(g, loss,
                      {.workers = o.workers,
                       .shards = o.shards,
                       .update = o.update,
                       .all_reduce = o.all_reduce,
                       .optimizer = o.optimizer,
-                      .schedule = o.schedule_over(o.epochs * steps),
+                      .schedule = o.schedule_over(extent.steps),
                       .clip_global_norm = o.clip_global_norm,
                       .seed = o.seed,
-                      .steps = o.epochs * steps,
+                      .steps = extent.steps,
                       .on_failure = o.on_failure,
                       .outlives_program = o.outlive,
                       .replicas = o.replicas,
                       .checkpoints = o.checkpoints,
                       .compile = o.compiling()});
   if (!run) return run.error();
-  report.begin({.samples = double(images.samples) * double(o.epochs),
-                .steps = o.epochs * steps,
-                .epochs = o.epochs,
-                .unit = "images"});
+  report.begin(extent);
   while (auto event = (*run)->next(report.refresh())) {
     if (report.is_interrupted()) (*run)->stop("interrupted");
     report.show(*event);

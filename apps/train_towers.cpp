@@ -83,14 +83,11 @@ static result<void> train(session& s, const idx_info& images, const tower_option
   const idx_batch_options reading{.batch = o.batch, .seed = o.seed, .parts = o.workers};
   const auto loss = towers(idx_batch(g, images, reading), o.towers, o.on).loss;
 
-  const auto steps = o.epochs * steps_per_epoch(images, reading);
-  if (!o.save_graph.empty()) return report.save_graph(g, loss, o.training(steps));
-  auto run = s.train(g, loss, o.training(steps));
+  const auto extent = o.extent(images, steps_per_epoch(images, reading));
+  if (!o.save_graph.empty()) return report.save_graph(g, loss, o.training(extent.steps));
+  auto run = s.train(g, loss, o.training(extent.steps));
   if (!run) return run.error();
-  report.begin({.samples = double(images.samples) * double(o.epochs),
-                .steps = steps,
-                .epochs = o.epochs,
-                .unit = "images"});
+  report.begin(extent);
   return report.follow(**run);
 }
 

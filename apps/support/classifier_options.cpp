@@ -5,6 +5,8 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace troupe {
 
 void image_options::parse(int argc, char** argv, const std::string& description,
@@ -18,6 +20,9 @@ void image_options::parse(int argc, char** argv, const std::string& description,
     app.add_option("--epochs", epochs, "Times that every sample is used")
         ->check(CLI::Range(1, 1'000'000))
         ->capture_default_str();
+    app.add_option("--steps", steps,
+                   "End after so many steps of each worker, in the middle of an epoch if need be")
+        ->check(CLI::Range(1, 1'000'000'000));
     app.add_option("--batch", batch, "Samples per step of one worker")
         ->check(CLI::Range(1, 1'000'000))
         ->capture_default_str();
@@ -45,6 +50,16 @@ classifier_options classifier_options::parse(int argc, char** argv) {
             ->capture_default_str();
       });
   return o;
+}
+
+training_report::extent image_options::extent(const idx_info& images,
+                                              std::uint64_t steps_of_epoch) const {
+  const auto all = epochs * steps_of_epoch;
+  const auto made = steps == 0 ? all : std::min(steps, all);
+  return {.samples = double(images.samples) * double(made) / double(steps_of_epoch),
+          .steps = made,
+          .epochs = (made + steps_of_epoch - 1) / steps_of_epoch,
+          .unit = "images"};
 }
 
 result<void> image_options::check(const idx_info& images, const idx_info& test_images) const {

@@ -15,7 +15,7 @@ class scratch_folder;
 
 struct image_options : training_flags {
   std::string data;  // folder of IDX files; without --data one that is made, and removed at the end
-  std::uint64_t epochs = 10;
+  std::uint64_t epochs = 10, steps = 0;  // steps of each worker; 0: of all epochs
   std::int64_t batch = 128;
   std::shared_ptr<scratch_folder> made_data;
 
@@ -23,6 +23,8 @@ struct image_options : training_flags {
   // flags.
   void parse(int argc, char** argv, const std::string& description,
              const std::function<void(CLI::App&)>& own);
+  // What a training goes through whose epochs have so many steps.
+  training_report::extent extent(const idx_info& images, std::uint64_t steps_of_epoch) const;
   // The test images fit the others.
   result<void> check(const idx_info& images, const idx_info& test_images) const;
 };

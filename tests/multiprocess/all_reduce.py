@@ -13,7 +13,6 @@ import time
 
 import harness
 
-EPOCHS = 60  # of 16 steps
 DEATHS = int(os.environ.get("TROUPE_DEATHS", "2"))
 
 
@@ -24,10 +23,10 @@ class all_reduce(harness.cluster_test):
         super().setUp()
         self.data = self.make_data()
 
-    def flags(self, workers, *more, epochs=EPOCHS):
+    def flags(self, workers, *more, epochs=harness.ENDLESS):
         return ["--workers", workers, "--epochs", epochs, "--data", self.data, "--json", *more]
 
-    def hash_alone(self, workers, *more, epochs=EPOCHS):
+    def hash_alone(self, workers, *more, epochs=harness.ENDLESS):
         return self.json_of(self.train_alone(*self.flags(workers, *more, epochs=epochs)))["weights_hash"]
 
     def test_it_gives_the_bits_of_shards_and_of_one_process(self):
@@ -56,41 +55,33 @@ class all_reduce(harness.cluster_test):
         self.assertIn("all_reduce/0/0", ranks)
         self.assertIn("all_reduce/0/1", ranks)
         self.assertTrue(any(n.startswith("copy/") for n in names), sorted(names))
-        self.assertEqual(training.wait(), 0, training.tail())
+        training.send(signal.SIGINT)
+        training.wait()
 
-    def goes_on_with_the_same_bits(self, k, how, wanted, took):
-        """False: it has ended before it was struck."""
+    def goes_on_with_the_same_bits(self, k, how, took):
         self.start_nodes(3 - sum(n.is_running() for n in self.nodes))
         training = self.start_training(*self.flags(2, "--update", "allreduce", "--on-failure", "resume", "--name", f"job{k}"))
         self.until_step(training, f"job{k}", 20 + 7 * (k % 5))
         victim = self.node_of(f"job{k}", f"worker/{k // 2 % 2}/")
         began = time.monotonic()
         victim.send(how)
-        is_named = training.line(f"pid {victim.pid}", "err") is not None
-        seconds = time.monotonic() - began
+        self.assertIsNotNone(training.line(f"pid {victim.pid}", "err"), training.tail())
+        took.append(time.monotonic() - began)
         if how == signal.SIGSTOP:
             victim.send(signal.SIGKILL)
         victim.wait()
-        self.assertEqual(training.wait(), 0, training.tail())
+        self.goes_on_for(training, f"job{k}")
+        steps = self.end_in_good_order(training, f"job{k}")
         result = self.json_of(training)
-        self.assertEqual(result["weights_hash"], wanted, training.tail())
+        self.assertEqual(result["weights_hash"], self.hash_alone(2, "--steps", steps), training.tail())
         self.assertNotIn("back to step 0", training.err)  # each has a copy
-        self.assertEqual(is_named, result["recoveries"] >= 1, training.tail())
-        if is_named:
-            took.append(seconds)
-        return is_named
+        self.assertGreaterEqual(result["recoveries"], 1, training.tail())
 
     # Stopped and killed ranks, one after the other; the training goes on and has the bits of an undisturbed one.
     def test_ranks_that_die_or_stand_still_are_named_and_change_no_bit(self):
-        wanted = self.hash_alone(2)
         took = {signal.SIGKILL: [], signal.SIGSTOP: []}
-        k = 0
-        for how in (signal.SIGKILL, signal.SIGSTOP) * DEATHS:
-            # A training that ends before it is struck, on a machine that is busy with other things, shows nothing: once more.
-            while not self.goes_on_with_the_same_bits(k, how, wanted, took[how]):
-                k += 1
-                self.assertLess(k, 2 * DEATHS + 10, "every training has ended before it was struck")
-            k += 1
+        for k, how in enumerate((signal.SIGKILL, signal.SIGSTOP) * DEATHS):
+            self.goes_on_with_the_same_bits(k, how, took[how])
         for how, seconds in took.items():
             print(f"{how.name}: named after {statistics.median(seconds) * 1000:.0f} ms (at most {max(seconds) * 1000:.0f}), {len(seconds)} times")
 
@@ -105,6 +96,7 @@ class all_reduce(harness.cluster_test):
         self.assertRegex(training.err, f"job job failed: .*pid {victim.pid}")
 
     def test_why_names_the_rank_that_others_wait_for(self):
+        self.lease = "30s"  # it is asked while the node stands still, not once it is held dead
         self.start_nodes(2)
         training = self.start_training(*self.flags(2, "--update", "allreduce", "--name", "job"))
         self.until_step(training, "job", 20)
@@ -112,12 +104,13 @@ class all_reduce(harness.cluster_test):
         victim.send(signal.SIGSTOP)
         try:
             self.until("why names the node that stands still", lambda: str(victim.pid) in self.tool("why", "job", codes=(0, 1, 4, 6)) or not training.is_running())
+            self.assertTrue(training.is_running(), training.tail())
         finally:
             victim.send(signal.SIGCONT)
+        training.send(signal.SIGINT)
         training.wait()
 
     def test_a_program_goes_on_from_a_checkpoint_on_other_nodes(self):
-        wanted = self.hash_alone(2)
         self.start_nodes(2)
         keep = ["--update", "allreduce", "--checkpoint", self.path("checkpoints"), "--on-failure", "resume", "--name", "job"]
         training = self.start_training(*self.flags(2, *keep, "--checkpoint-every", 10))
@@ -128,14 +121,16 @@ class all_reduce(harness.cluster_test):
             node.send(signal.SIGKILL)
             node.wait()
         self.start_nodes(2)
-        result = self.json_of(self.train(*self.flags(2, *keep, "--resume")))
-        self.assertEqual(result["weights_hash"], wanted)
+        again = self.start_training(*self.flags(2, *keep, "--resume"))
+        self.until_step(again, "job", 80)
+        steps = self.end_in_good_order(again, "job")
+        self.assertEqual(self.json_of(again)["weights_hash"], self.hash_alone(2, "--steps", steps))
 
     # One worker sets the mark, and both nodes have variables to save. How many are written is up to the machine.
     def test_checkpoints_are_written_that_time_and_people_ask_for(self):
         self.start_nodes(2)
         for name, more in (("timed", ["--checkpoint-every", "200ms"]), ("asked", [])):
-            training = self.start_training(*self.flags(2, "--update", "allreduce", "--shards", 2, "--name", name, "--checkpoint", self.path("checkpoints"), *more, epochs=100_000))
+            training = self.start_training(*self.flags(2, "--update", "allreduce", "--shards", 2, "--name", name, "--checkpoint", self.path("checkpoints"), *more))
             self.until_step(training, name, 10)
             if more:
                 self.until("a checkpoint is there", lambda: glob.glob(self.path(f"checkpoints/{name}/step-*/manifest.json")) or not training.is_running())
@@ -165,7 +160,7 @@ class among_devices(harness.cluster_test):
         super().setUp()
         self.data = self.make_data()
 
-    def flags(self, workers, *more, epochs=EPOCHS):
+    def flags(self, workers, *more, epochs=harness.ENDLESS):
         return ["--workers", workers, "--epochs", epochs, "--data", self.data, "--json", *more]
 
     def bits_alone(self, workers, *more, epochs):
@@ -187,7 +182,7 @@ class among_devices(harness.cluster_test):
             how = (signal.SIGKILL, signal.SIGSTOP)[k % 2]
             self.start_nodes(3 - sum(n.is_running() for n in self.nodes), "--gpus", "host:1")
             name = f"job{k}"
-            training = self.start_training(*self.flags(3, *self.DEVICE, "--name", name, epochs=100_000))
+            training = self.start_training(*self.flags(3, *self.DEVICE, "--name", name))
             if k % 4 < 2:
                 self.until_step(training, name, 20)
             victim = self.node_of(name, f"worker/{k % 3}/")

@@ -30,7 +30,7 @@ namespace {
 struct call_options {
   std::string cluster, data, name = "calls";
   std::uint32_t workers = 2, shards = 1, many = 0;
-  std::uint64_t epochs = 1;
+  std::uint64_t epochs = 1, steps = 0;  // steps of each worker; 0: of all epochs
   bool all_reduce = false, resumes = false;
 };
 
@@ -73,7 +73,7 @@ int run(const call_options& o) {
                    .shards = o.shards,
                    .all_reduce = o.all_reduce,
                    .optimizer = {.learning_rate = 0.05},
-                   .steps = steps_per_epoch(*images, reading) * o.epochs,
+                   .steps = o.steps != 0 ? o.steps : steps_per_epoch(*images, reading) * o.epochs,
                    .on_failure = o.resumes ? failure_policy::resume : failure_policy::stop,
                    .compile = {.name = o.name}});
   if (!training) return fail(training.error());
@@ -115,6 +115,7 @@ int main(int argc, char** argv) {
   app.add_option("--shards", o.shards);
   app.add_option("--many", o.many);
   app.add_option("--epochs", o.epochs);
+  app.add_option("--steps", o.steps);
   app.add_flag("--allreduce", o.all_reduce);
   app.add_flag("--resume", o.resumes);
   CLI11_PARSE(app, argc, argv);

@@ -13,8 +13,8 @@ import harness
 
 REPEATS = 3
 MOMENTS = 8
+ASYNC_EPOCHS = 1000  # these have an end of their own: some seconds
 NOTICED_MAX = 20.0  # seconds, against hangs: what is expected is 0.1 s of a killed and 4 s of a stopped process
-ENDLESS = 1_000_000  # epochs: certainly still running
 
 
 class failures(harness.cluster_test):
@@ -113,7 +113,7 @@ class failures(harness.cluster_test):
     def goes_on(self, how, kind):
         def once():
             # 8 steps of each worker an epoch.
-            training = self.begin("async", 400)
+            training = self.begin("async", ASYNC_EPOCHS)
             node = self.node_of(self.job_name, "worker/1/")
             name = self.name_of(node)
             self.strike(node, how)
@@ -129,16 +129,16 @@ class failures(harness.cluster_test):
         self.assertEqual(training.wait(), 0, training.tail())
         result = self.json_of(training)
         first, second = self.accounts(training)
-        self.assertEqual(first[0], 8 * 400)
+        self.assertEqual(first[0], 8 * ASYNC_EPOCHS)
         self.assertEqual(first[3], 0)
         self.assertGreater(second[1], 0)
-        self.assertLess(second[0], 8 * 400)
+        self.assertLess(second[0], 8 * ASYNC_EPOCHS)
         self.assertEqual(result["applied"], first[1] + second[1])
         self.assertGreater(result["test_accuracy"], 0.5)
 
     def ends(self, update, actor, how, kind):
         def once():
-            training = self.begin(update, ENDLESS)
+            training = self.begin(update, harness.ENDLESS)
             node = self.node_of(self.job_name, actor)
             name = self.name_of(node)
             self.strike(node, how)
@@ -172,7 +172,7 @@ class failures(harness.cluster_test):
         self.ends("async", "shard/0/", signal.SIGSTOP, "async-shard-stopped")
 
     def test_training_ends_when_a_node_leaves(self):
-        training = self.begin("sync", ENDLESS)
+        training = self.begin("sync", harness.ENDLESS)
         node = self.node_of(self.job_name, "worker/0/")
         name = self.name_of(node)
         self.strike(node, signal.SIGTERM)
@@ -229,7 +229,7 @@ class failures(harness.cluster_test):
 
     def test_a_job_ends_on_all_nodes_when_its_client_is_killed(self):
         for update in ("sync", "async") * 2:
-            training = self.begin(update, ENDLESS)
+            training = self.begin(update, harness.ENDLESS)
             self.assertTrue(self.running_parts(self.job_name))
             self.strike(training, signal.SIGKILL)
             self.until("all parts of the job have ended", lambda: not self.running_parts(self.job_name), NOTICED_MAX, pause=0)
@@ -242,7 +242,7 @@ class failures(harness.cluster_test):
         self.train("--workers", 2, "--shards", 2, "--epochs", 1, "--data", self.data)
 
     def test_a_job_ends_on_all_nodes_when_its_client_is_stopped(self):
-        training = self.begin("sync", ENDLESS)
+        training = self.begin("sync", harness.ENDLESS)
         names = {n["name"] for n in self.list("nodes") if n["kind"] == "node"}
         self.strike(training, signal.SIGSTOP)
         self.until("all parts of the job have ended", lambda: not [a for a in self.running_parts(self.job_name) if a["node"] in names], NOTICED_MAX, pause=0)
@@ -253,7 +253,7 @@ class failures(harness.cluster_test):
         self.assertEqual(len(self.said(training)), 1, training.tail())
 
     def test_Ctrl_C_ends_the_job_everywhere(self):
-        training = self.begin("sync", ENDLESS)
+        training = self.begin("sync", harness.ENDLESS)
         self.strike(training, signal.SIGINT)
         self.assertEqual(training.wait(), 130, training.tail())
         self.until("all parts of the job have ended", lambda: not self.running_parts(self.job_name))

@@ -113,6 +113,9 @@ class program:
         return f"{os.path.basename(self.arguments[0])} (pid {self.pid}" + (")" if code is None else f", ended with {code})")
 
 
+ENDLESS = 100_000  # epochs
+
+
 class cluster_test(unittest.TestCase):
     # Of every node and training that a test starts. On a machine that is busy with other things a process may stand still for a second, and with a lease
     # of a second, which they have by themselves, it is then rightly held dead. Who is killed is noticed at once, by the connection that ends; a test that
@@ -270,6 +273,19 @@ class cluster_test(unittest.TestCase):
             seen = job["step"] if job else seen
             return seen >= step
         self.until(f"step {step} of job {name}", reached, progress=lambda: seen)
+
+    def goes_on_for(self, training, name, steps=20):
+        """After whatever was done to it."""
+        self.until_step(training, name, self.job(name)["step"] + steps)
+
+    def end_in_good_order(self, training, name):
+        """Of a training with far more steps than a test needs, so that it is not over before something is done to it, and that can recover:
+        how many steps each worker has made."""
+        said = self.tool("job", "finish", name)
+        found = re.search(r"is done, at step (\d+)", said)
+        self.assertIsNotNone(found, said)
+        self.assertEqual(training.wait(), 0, training.tail())
+        return int(found.group(1))
 
     def running_parts(self, name):
         """Actors of that job on nodes that have not ended."""

@@ -27,11 +27,11 @@ class models(harness.cluster_test):
             self.assertGreater(together["test_accuracy"], 0.9)
 
     def test_threads_feed_again_what_a_loss_takes_away(self):
-        model = ("--steps", "2000", "--batch", "32", "--workers", "2", "--update", "sync", "--json")
+        model = ("--steps", "6000", "--batch", "32", "--workers", "2", "--update", "sync", "--json")
         alone = self.finish("train_from_threads", *model[:-1])
         nodes = self.start_nodes(3)
         p = self.start("train_from_threads", *model, "--cluster", self.cluster, "--lease", "30s", "--on-failure", "resume")
-        for step, node in ((100, nodes[1]), (500, nodes[0])):
+        for step, node in ((100, nodes[1]), (400, nodes[0])):
             self.until_step(p, "spirals", step)
             os.kill(node.pid, signal.SIGKILL)
         self.assertEqual(p.wait(), 0, p.tail())

@@ -6,7 +6,6 @@ import signal
 import harness
 
 FAILED, USAGE, TIMED_OUT, NOT_FOUND = 1, 2, 4, 6
-EPOCHS = 100  # of 16 steps
 
 
 class outliving(harness.cluster_test):
@@ -15,11 +14,11 @@ class outliving(harness.cluster_test):
     def setUp(self):
         super().setUp()
         self.data = self.make_data()
-        self.flags = ["--workers", 2, "--shards", 2, "--epochs", EPOCHS, "--data", self.data, "--json", "--name", "job"]
+        self.flags = ["--workers", 2, "--shards", 2, "--epochs", harness.ENDLESS, "--data", self.data, "--json", "--name", "job"]
         self.outlive = ["--on-failure", "resume", "--checkpoint", self.path("checkpoints"), "--checkpoint-every", "200ms", "--outlive"]
 
-    def undisturbed(self):
-        return self.json_of(self.train_alone(*self.flags))
+    def undisturbed(self, steps):
+        return self.json_of(self.train_alone(*self.flags, "--steps", steps))
 
     def begin(self, *more):
         training = self.start_training(*self.flags, *self.outlive, *more)
@@ -34,19 +33,24 @@ class outliving(harness.cluster_test):
         def is_there():
             kinds.update({n["name"]: n["kind"] for n in self.list("nodes")})
             job = next((j for j in self.list("jobs") if j["name"] == "job"), None)
-            return job and (job["state"] == "done" or (job["state"] == "running" and job["step"] > step and kinds.get(job["client"]) == "node"))
+            return job and job["state"] == "running" and job["step"] > step and kinds.get(job["client"]) == "node"
 
         self.until("a node goes on with the job", is_there)
 
     def attach(self, *more):
         return self.start("attach_to_training", "job", "--cluster", self.cluster, "--json", *more)
 
-    def ends(self, p, wanted):
-        if p.wait() == FAILED and "the job is over: done" in p.err:  # before it came
-            again = self.train(*self.flags, "--resume", *self.outlive[:-1])
-            self.assertEqual(self.json_of(again)["weights_hash"], wanted["weights_hash"])
-            return
-        self.assertEqual(p.wait(), 0, p.tail())
+    def has_the_job(self, p):
+        def is_its():
+            self.assertTrue(p.is_running(), p.tail())
+            job = self.job("job")
+            return job["state"] == "running" and {n["name"]: n["pid"] for n in self.list("nodes")}.get(job["client"]) == p.pid
+        self.until(f"{p} coordinates the job", is_its)
+
+    def ends(self, p):
+        self.has_the_job(p)
+        self.goes_on_for(p, "job")
+        wanted = self.undisturbed(self.end_in_good_order(p, "job"))
         told = self.json_of(p)
         self.assertEqual(told["ended"], "finished", p.tail())
         self.assertEqual(told["weights_hash"], wanted["weights_hash"], p.tail())
@@ -54,46 +58,46 @@ class outliving(harness.cluster_test):
         self.assertEqual((told["losses"], told["first_step"], told["last_step"]), (wanted["steps"], 0, wanted["steps"] - 1), p.tail())
 
     def test_a_program_that_is_killed_leaves_a_job_that_another_one_attaches_to(self):
-        wanted = self.undisturbed()
         self.start_nodes(3)
         training = self.begin()
         training.send(signal.SIGKILL)
         training.wait()
         self.goes_on()
         p = self.attach("--save", self.path("w.safetensors"))
-        self.ends(p, wanted)
+        self.ends(p)
 
     def test_a_program_detaches_and_the_job_ends_with_a_checkpoint(self):
-        wanted = self.undisturbed()
         self.start_nodes(2)
         training = self.begin()
         self.assertIn("is coordinated by n", self.tool("job", "detach", "job"))
         self.assertEqual(training.wait(), 0, training.tail())
         self.assertIn("goes on without this program", training.err)
-        self.until("the job is done", lambda: self.job("job")["state"] == "done")
+        steps = self.end_in_good_order(training, "job")
+        self.assertEqual(self.job("job")["state"], "done")
         self.assertIn("whole", self.tool("checkpoint", "verify", self.path("checkpoints/job")))
         late = self.run_program("attach_to_training", "job", "--cluster", self.cluster)
         self.assertEqual(late.code, FAILED, late.tail())
         self.assertIn("the job is over: done", late.err)
         # What it has learnt is there: a program that resumes has nothing left to do.
-        again = self.train(*self.flags, "--resume", *self.outlive[:-1])
-        self.assertEqual(self.json_of(again)["weights_hash"], wanted["weights_hash"])
+        again = self.train(*self.flags, "--steps", steps, "--resume", *self.outlive[:-1])
+        self.assertEqual(self.json_of(again)["steps"], 0, again.tail())
+        self.assertEqual(self.json_of(again)["weights_hash"], self.undisturbed(steps)["weights_hash"])
 
     def test_a_program_that_stands_still_comes_back_to_its_job(self):
-        wanted = self.undisturbed()
         self.start_nodes(3)
         training = self.begin()
         training.send(signal.SIGSTOP)
         self.goes_on()
         training.send(signal.SIGCONT)
-        self.assertEqual(training.wait(), 0, training.tail())
+        self.has_the_job(training)
+        self.goes_on_for(training, "job")
+        wanted = self.undisturbed(self.end_in_good_order(training, "job"))
         got = self.json_of(training)
         self.assertEqual(got["weights_hash"], wanted["weights_hash"], training.tail())
         self.assertEqual(got["steps"], wanted["steps"], training.tail())
         self.assertIn("attaches to it again", training.err)
 
     def test_a_program_with_a_long_lease_is_waited_for(self):
-        wanted = self.undisturbed()
         self.start_nodes(2)
         training = self.start_training(*self.flags, "--on-failure", "resume", "--lease", "10m")
         self.until_step(training, "job", 20)
@@ -102,12 +106,12 @@ class outliving(harness.cluster_test):
         self.until("it gives no sign of life", lambda: any(n["name"] == name and n["state"] == "unreachable" for n in self.list("nodes")))
         self.until("longer than a lease of 1 s", lambda: any(n["name"] == name and n["unreachable_seconds"] > 2 for n in self.list("nodes")))
         training.send(signal.SIGCONT)
-        self.assertEqual(training.wait(), 0, training.tail())
+        self.goes_on_for(training, "job")
+        wanted = self.undisturbed(self.end_in_good_order(training, "job"))
         got = self.json_of(training)
         self.assertEqual((got["weights_hash"], got["recoveries"]), (wanted["weights_hash"], 0), training.tail())
 
     def test_the_node_that_coordinates_dies_too(self):
-        wanted = self.undisturbed()
         self.start_nodes(4)
         training = self.begin()
         training.send(signal.SIGKILL)
@@ -115,15 +119,12 @@ class outliving(harness.cluster_test):
         for _ in range(2):
             self.goes_on()
             job = self.job("job")
-            if job["state"] == "done":
-                break
             node = next(n for n in self.nodes if n.is_running() and self.name_of(n) == job["client"])
             node.send(signal.SIGKILL)
             node.wait()
-        self.ends(self.attach(), wanted)
+        self.ends(self.attach())
 
     def test_a_program_and_the_node_after_it_die_at_once(self):
-        wanted = self.undisturbed()
         self.start_nodes(4)
         training = self.begin()
         node = self.nodes[0]  # the oldest one is asked first
@@ -131,37 +132,34 @@ class outliving(harness.cluster_test):
         node.send(signal.SIGKILL)
         training.wait(), node.wait()
         self.goes_on(0)
-        self.ends(self.attach(), wanted)
+        self.ends(self.attach())
 
     def test_attaching_takes_a_job_from_another_program_which_is_told(self):
-        wanted = self.undisturbed()
         self.start_nodes(2)
         training = self.begin()
         p = self.attach()
         self.assertEqual(training.wait(), 0, training.tail())
         self.assertIn("goes on without this program", training.err)
+        self.has_the_job(p)
         p.send(signal.SIGINT)  # gives it back
         self.assertEqual(p.wait(), 0, p.tail())
-        if self.json_of(p)["ended"] == "detached":
-            self.ends(self.attach(), wanted)
+        self.assertEqual(self.json_of(p)["ended"], "detached", p.tail())
+        self.ends(self.attach())
 
     def test_a_node_that_leaves_gives_the_job_to_another(self):
-        wanted = self.undisturbed()
         self.start_nodes(3)
         training = self.begin()
         self.tool("job", "detach", "job")
         training.wait()
         self.goes_on()
         job = self.job("job")
-        if job["state"] == "running":
-            node = next(n for n in self.nodes if self.name_of(n) == job["client"])
-            node.send(signal.SIGTERM)
-            self.assertEqual(node.wait(), 0, node.tail())
-        self.ends(self.attach(), wanted)
+        node = next(n for n in self.nodes if self.name_of(n) == job["client"])
+        node.send(signal.SIGTERM)
+        self.assertEqual(node.wait(), 0, node.tail())
+        self.ends(self.attach())
 
     def test_a_tool_stops_and_finishes_jobs(self):
         self.start_nodes(2)
-        self.flags[self.flags.index("--epochs") + 1] = 100_000
         training = self.begin()
         self.assertIn("job is done, at step", self.tool("job", "finish", "job"))
         self.assertEqual(training.wait(), 0, training.tail())
@@ -193,7 +191,6 @@ class outliving(harness.cluster_test):
         self.tool("job", "forget", "job", codes=(USAGE,))
         self.tool("job", "stop", codes=(USAGE,))
         self.tool("job", "stop", "nobody", codes=(NOT_FOUND,))
-        self.flags[self.flags.index("--epochs") + 1] = 100_000
         bound = self.start_training(*self.flags)
         self.until_step(bound, "job", 5)
         self.tool("job", "detach", "job", codes=(FAILED,))

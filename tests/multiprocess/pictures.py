@@ -69,17 +69,17 @@ class pictures(harness.cluster_test):
         self.assertEqual((rest, weights), (expected[0][begun:], expected[1]))
 
     def test_nodes_make_samples_and_die(self):
-        expected = self.alone("--workers", 2, steps=150, epochs=50)
+        expected = self.alone("--workers", 2, steps=600, epochs=200)
         nodes = [self.start_node("--job", "worker", "--name", f"n{i + 1}", "--load", library("picture_stages")) for i in range(4)]
         self.wait_nodes(4)
         p = self.start("train_on_pictures", *self.arguments(
             "--workers", 2, "--cluster", self.cluster, "--lease", "30s", "--decode-on", "/job:worker", "--decoders", 3, "--on-failure", "resume",
-            "--name", "p", "--losses", self.path("far.csv"), epochs=50))
-        for step, node in ((20, nodes[0]), (60, nodes[3]), (100, nodes[1])):
+            "--name", "p", "--losses", self.path("far.csv"), epochs=200))
+        for step, node in ((20, nodes[0]), (100, nodes[3]), (180, nodes[1])):
             self.until_step(p, "p", step)
             os.kill(node.pid, signal.SIGKILL)
         self.assertEqual(p.wait(), 0, p.tail())
-        self.assertEqual(self.losses(p, range(150), "far.csv"), expected)
+        self.assertEqual(self.losses(p, range(600), "far.csv"), expected)
 
     def test_a_batch_of_18_on_any_number_of_nodes(self):
         workers = ("--workers", 6)
@@ -96,7 +96,7 @@ class pictures(harness.cluster_test):
         p = self.start("train_on_pictures", *self.arguments(
             *workers, "--cluster", self.cluster, "--lease", "30s", "--decode-on", "/job:worker", "--on-failure", "resume", "--name", "p",
             "--losses", self.path("far.csv"), epochs=300, batch=3))
-        for step, wanted in ((50, 7), (300, 4), (500, 5), (700, 2)):  # from 1 on
+        for step, wanted in ((50, 7), (200, 4), (350, 5), (500, 2)):  # from 1 on
             self.until_step(p, "p", step)
             come(max(0, wanted - len(nodes)))
             while len(nodes) > wanted:
@@ -116,7 +116,7 @@ class pictures(harness.cluster_test):
         for name in ("w1", "w2"):
             self.start_node("--name", name)
         self.wait_nodes(4)
-        p = self.start("train_on_pictures", *self.arguments(*far, "--name", "p", "--losses", self.path("far.csv"), epochs=200))
+        p = self.start("train_on_pictures", *self.arguments(*far, "--name", "p", "--losses", self.path("far.csv"), epochs=harness.ENDLESS))
         self.until_step(p, "p", 1)
         at = {a["node"]: set() for a in self.list("actors")}
         for a in self.list("actors"):
