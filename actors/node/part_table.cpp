@@ -639,7 +639,8 @@ void part_table::on_lost(const member_info& m) {
   std::erase_if(unanswered_, [&](const auto& u) { return u.second.first == m.id; });
   for (auto& [id, part] : parts_) {
     if (part.ended_ns != 0 && !part.is_halted) continue;
-    if (part.coordinator == m.id && part.may_move)  // NO-2
+    const bool is_stopped = !part.reason.empty() && !part.is_halted;  // nobody goes on with it
+    if (part.coordinator == m.id && part.may_move && !is_stopped)     // NO-2
       part.orphaned_ns = std::max<std::int64_t>(1, node_.environment().now_ns());
     else if (part.coordinator == m.id)
       stop(id, part, fmt::format("{}, which started the job, is {}", m.name, to_string(m.state)));

@@ -15,7 +15,7 @@
 // NO-1  A node runs at most one part of a job; `place` for an epoch that is not newer than the last
 //       one is ignored.
 // NO-2  A part whose coordinator is dead or gone is stopped at once; one of a job that may move
-//       (place_part) waits orphaned_max_ns for whoever goes on with it.
+//       (place_part) waits orphaned_max_ns for whoever goes on with it, unless it was stopped.
 // NO-3  A part is `placed` only when every link knows its edges: nothing can arrive for it before.
 // NO-5  Variables are kept from a part to the next one of the same job, and no longer than the job.
 // NO-6  A part whose supervisor fails has failed; its actors have ended before the next epoch's

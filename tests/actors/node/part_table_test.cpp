@@ -7,6 +7,7 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include <algorithm>
 #include <vector>
 
 using namespace troupe;
@@ -54,7 +55,11 @@ struct coordinated {
   }
 
   void tell(control_message m) { c.deliver(node, c.client(), std::move(m)); }
-  void place(std::uint32_t epoch) { tell(place_part{job, epoch, job_plan, nodes, {}, {}}); }
+  void place(std::uint32_t epoch, bool may_move = false) {
+    place_part p{job, epoch, job_plan, nodes, {}, {}};
+    p.may_move = may_move;
+    tell(std::move(p));
+  }
   bool waits_for(const std::function<bool()>& done) { return c.run_until(done, 2000 * ms); }
   bool is_placed(std::uint32_t epoch) {
     return waits_for([&] {
@@ -101,6 +106,30 @@ BOOST_FIXTURE_TEST_CASE(
   c.run_for(100 * ms);
   BOOST_TEST(placed.size() == 1U);
   BOOST_TEST(c.job_actors(node) == 0U);
+}
+
+// Its coordinator, a program that ends with its job, may be gone before the actors have ended: the
+// node said for 30 s that the job recovers, and a tool that was to finish it waited for as long.
+BOOST_FIXTURE_TEST_CASE(a_job_that_is_done_stays_so_when_its_coordinator_goes_at_once,
+                        coordinated) {
+  place(1, /*may_move=*/true);
+  BOOST_TEST(is_placed(1));
+  c.hold("stop_part_actors");
+  tell(stop_part{job, std::string(job_done_reason)});
+  c.run_for(100 * ms);
+  c.kill(c.client());
+  BOOST_TEST(c.run_until(
+      [&] {
+        const auto said = c.ask(node);
+        return std::any_of(said.peers.begin(), said.peers.end(),
+                           [](const auto& p) { return p.state == node_state::dead; });
+      },
+      20'000 * ms));
+  c.hold("");
+  BOOST_TEST(waits_for([&] { return c.job_actors(node) == 0; }));
+  const auto said = c.ask(node);
+  BOOST_TEST_REQUIRE(said.jobs.size() == 1U);
+  BOOST_TEST(to_string(said.jobs.front().state) == "done");
 }
 
 // A coordinator may know this node, by another one, before this node knows it: without an answer it
