@@ -50,6 +50,9 @@ def expected(has_tbb):
         for filters in ("in order", "parallel"):
             yield "pipelines", "ten light stages, " + n, "1/s", "TBB, " + filters
         yield "pipelines", "a map of 20 us, " + n, "1/s", "TBB"
+    yield "live", "8 changes of a running stage, the longest gap", "ms", "without changes"
+    yield "live", "automatic replicas, 1 pipelines, after 3 s", "1/s", "16 replicas each"
+    yield "live", "automatic replicas, the least of 1 pipelines", "1/s", "16 replicas each"
     for model in ("perceptron, batch 128", "perceptron, batch 16", "cnn, batch 16", "language model, batch 2", "random graph of 10,000 ops"):
         for off in ("fuse", "fold", "simplify", "share", "share_memory", "order_reads", "all of them"):
             yield "passes", f"{model}, without {off}", "us", "all passes"

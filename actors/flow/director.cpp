@@ -5,6 +5,8 @@
 #include "troupe/actors/flow/group_actor.hpp"
 #include "troupe/actors/net/io_loop.hpp"
 #include "troupe/runtime/flow/flow_placement.hpp"
+#include "troupe/runtime/flow/replica_control.hpp"
+#include "troupe/runtime/flow/replica_tuner.hpp"
 
 #include <caf/event_based_actor.hpp>
 #include <caf/stateful_actor.hpp>
@@ -20,6 +22,33 @@ constexpr std::int64_t halt_limit_ns = 50'000'000;
 // A placement has to take as much of the busiest thread's load away.
 constexpr double gain_min = 0.15, busy_min = 0.5;
 constexpr std::uint32_t rest_max = 64;  // looks between two placements, at most
+
+// Replicas whose number may change.
+struct changing_replicas {
+  std::uint32_t deal = 0;
+  std::shared_ptr<replica_control> control;
+  std::vector<std::vector<std::uint32_t>> stages;  // by replica: its instances
+  std::uint32_t seen = 0;                          // that work, as the deal was told
+  bool sleeps = false;
+};
+std::vector<changing_replicas> changing_of(const flow_graph& g) {
+  std::vector<changing_replicas> all;
+  for (std::uint32_t d = 0; d < g.stages().size(); ++d) {
+    const auto& s = g.stages()[d];
+    if (s.kind != "deal" || s.control == nullptr || s.is_elsewhere) continue;
+    changing_replicas c{d, s.control, {}, s.control->working.load(), false};
+    for (const auto& port : s.out)
+      for (const auto e : port) {
+        const auto i = g.edges()[e].to;
+        const auto& one = g.stages()[i];
+        if (one.replica >= c.stages.size()) c.stages.resize(one.replica + 1);
+        c.stages[one.replica].push_back(i);
+        c.sleeps = c.sleeps || one.may_block || one.is_elsewhere;
+      }
+    all.push_back(std::move(c));
+  }
+  return all;
+}
 
 struct director_state {
   static inline const char* name = "topology";
@@ -39,7 +68,11 @@ struct director_state {
   std::int64_t looked_ns = 0, halted_ns = 0;
   std::uint32_t rest = 0, next_rest = 1;
   enum class phase { runs, halts, collects, ended } now = phase::runs;
-  bool is_finishing = false;
+  bool is_finishing = false, is_paused = false;
+  std::vector<changing_replicas> changing;
+  topology_wishes::replacements replacing;              // which groups do not have yet
+  std::vector<std::shared_ptr<stage_change>> on_trial;  // functions
+  std::optional<replica_tuner> tuner;
 
   template <class M>
   void tell_all(const M& m) {
@@ -57,6 +90,9 @@ struct director_state {
       groups.push_back(spawn_group(self->system(), setup.workers[i],
                                    {i, caf::actor(self), setup.clock, setup.now_ns}));
     busy_before.assign(setup.graph->stages().size(), 0);
+    changing = changing_of(*setup.graph);
+    tuner.emplace(changing.size());
+    if (setup.wishes != nullptr) setup.wishes->has_begun.store(true);
     place(std::move(*setup.whole), setup.places);
     looked_ns = setup.now_ns();
     tick_in(first_look_ns);
@@ -84,6 +120,7 @@ struct director_state {
       tell(self->context(), groups[i],
            flow_begin{std::make_shared<flow_group>(std::move(cut[i])), routes});
       if (is_finishing) tell(self->context(), groups[i], flow_finish{});
+      if (is_paused) tell(self->context(), groups[i], flow_pause{true});
     }
     if (setup.gate) tell(nullptr, setup.gate, flow_begin{nullptr, routes, caf::actor(self)});
     // All have their stages before one of them runs, and sends items to the others.
@@ -101,6 +138,8 @@ struct director_state {
   }
   void end(topology_ended m) {
     now = phase::ended;
+    replacing.clear();
+    if (setup.wishes != nullptr) setup.wishes->close();
     tell_all(flow_end{});
     tell(self->context(), setup.program, std::move(m));
   }
@@ -108,6 +147,7 @@ struct director_state {
   void tick() {
     if (now == phase::ended) return;
     const auto at = setup.now_ns();
+    see_wishes();
     if (now == phase::halts && lost.empty() && at - halted_ns > halt_limit_ns) {
       now = phase::runs;
       is_on_trial = false;
@@ -117,6 +157,80 @@ struct director_state {
     if (now == phase::runs) measure(at);
     tick_in(looks_ns);
   }
+  // While everybody stands still they are told with the new placement.
+  void see_wishes() {
+    const bool wants_pause = setup.wishes != nullptr && setup.wishes->pause.load();
+    if (wants_pause != is_paused) {
+      is_paused = wants_pause;
+      setup.view->is_paused.store(wants_pause);
+      if (now == phase::runs || now == phase::halts) tell_all(flow_pause{wants_pause});
+    }
+    if (setup.wishes != nullptr)
+      for (auto& all : setup.wishes->take_replacements()) {
+        if (all.front()->change->trial > 0) on_trial.push_back(all.front()->change);
+        for (auto& r : all) replacing.push_back(std::move(r));
+      }
+    // Whoever surrenders has nobody to give it to.
+    if (now == phase::runs)
+      for (auto& r : std::exchange(replacing, {})) {
+        const auto group = places[r->stage];
+        tell(self->context(), groups[group], flow_replace{std::move(r)});
+      }
+    std::erase_if(on_trial, [this](const auto& c) {
+      if (!c->is_back.load()) return c->worked.load() >= c->trial;
+      tell(self->context(), setup.program,
+           topology_note{
+               c->name +
+               ": the new function is taken back, and the one before works on: " + c->why_back});
+      return true;
+    });
+    for (auto& c : changing)
+      if (const auto n = c.control->working.load(); n != std::exchange(c.seen, n))
+        tell_all(flow_look{c.deal});
+  }
+
+  static bool is_tuned(const changing_replicas& c) {
+    return c.control->is_automatic && !c.control->is_set.load();
+  }
+  // How many work of the replicas that are left to us. True: it has changed, and `loads`, of each
+  // stage, are as they are likely to become.
+  bool tune(std::int64_t at, std::vector<double>& loads) {
+    if (changing.empty() || is_paused) return false;
+    double computes = 0;
+    for (std::size_t i = 0; i < loads.size(); ++i)
+      if (!setup.graph->stages()[i].may_block) computes += loads[i];
+    std::vector<tuned_stage> all;
+    for (const auto& c : changing) {
+      tuned_stage t;
+      t.working = c.control->working.load();
+      t.most = c.control->most;
+      t.is_tuned = is_tuned(c);
+      t.sleeps = c.sleeps;
+      for (const auto& replica : c.stages)
+        for (const auto i : replica) {
+          t.busy_ns += setup.view->stages[i]->busy_ns();
+          t.done += setup.view->stages[i]->items_in.load(std::memory_order_relaxed);
+        }
+      all.push_back(t);
+    }
+    const auto wanted = tuner->look(at, all, std::max(0.0, double(setup.threads) - computes));
+    for (std::size_t i = 0; i < changing.size(); ++i)
+      if (all[i].is_tuned)
+        changing[i].control->reason.store(tuner->reason(i), std::memory_order_relaxed);
+    if (!wanted) return false;
+    auto& c = changing[wanted->stage];
+    double load = 0;
+    for (const auto& replica : c.stages)
+      for (const auto i : replica) load += loads[i];
+    for (std::size_t r = 0; r < c.stages.size(); ++r)
+      for (std::size_t k = 0; k < c.stages[r].size(); ++k)
+        loads[c.stages[r][k]] = k == 0 && r < wanted->working ? load / wanted->working : 0;
+    c.control->working.store(wanted->working);
+    c.seen = wanted->working;
+    tell_all(flow_look{c.deal});
+    return !c.sleeps;
+  }
+
   void back_off() {
     rest = next_rest;
     next_rest = std::min(rest_max, next_rest * 2);
@@ -138,6 +252,8 @@ struct director_state {
     std::uint64_t done = 0;
     for (const auto& c : setup.view->stages) done += c->items_in.load(std::memory_order_relaxed);
     const auto rate = double(done - std::exchange(done_before, done)) / std::max(1.0, took);
+    // Those that compute anew have a new place at once.
+    if (tune(at, loads)) rest = 0, next_rest = 1, is_on_trial = false;
     if (setup.threads < 2 || !setup.moves) return;
     if (rest > 0) {
       --rest;
@@ -228,6 +344,8 @@ caf::behavior run_director(caf::stateful_actor<director_state>* self, director_s
         auto& mine = self->state;
         mine.tell_all(flow_end{});
         mine.groups.clear();
+        mine.replacing.clear();
+        if (mine.setup.wishes != nullptr) mine.setup.wishes->close();
         tell(nullptr, mine.setup.program, director_gone{});
         mine.setup = {};
         self->quit();

@@ -20,6 +20,9 @@
 // measured. It is cut over the others as soon as one of them is busy, and anew when the loads have
 // changed; a placement that made it slower is taken back.
 //
+// Twenty times a second it looks at what the program and tools ask for (topology_wishes), and
+// at replicas whose number is left to it (replica_tuner.hpp).
+//
 // TD-1  No item is lost, doubled or overtaken by a new placement: groups stand still, with all that
 //       was sent to them, before they surrender.
 // TD-2  Who does not stand still in time (a stage that takes long) calls a placement off, but not
@@ -31,6 +34,7 @@
 // Ends: on flow_end, with its groups. Threading: on the service worker.
 
 #include "troupe/actors/flow/flow_messages.hpp"
+#include "troupe/runtime/flow/topology_control.hpp"
 
 #include <caf/actor_system.hpp>
 #include <caf/execution_unit.hpp>
@@ -52,6 +56,7 @@ struct topology_view {
   std::vector<std::atomic<std::uint32_t>> places;    // the group of each stage
   std::vector<std::shared_ptr<group_pulse>> pulses;  // of each group
   std::atomic<std::uint64_t> placements{0};
+  std::atomic<bool> is_paused{false};
   std::vector<std::atomic<float>> busy;  // of each stage, of late
   explicit topology_view(std::size_t n) : places(n), busy(n) {}
 };
@@ -66,6 +71,7 @@ struct director_setup {
   caf::actor clock, program;
   std::function<std::int64_t()> now_ns;
   std::shared_ptr<topology_view> view;
+  std::shared_ptr<topology_wishes> wishes;  // null: nobody asks for anything
   std::shared_ptr<flow_group> whole;
   // Where the topology has stages in other processes: the gate, and the routes to those, by edge.
   caf::actor gate;

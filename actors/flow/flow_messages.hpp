@@ -9,6 +9,7 @@
 #include "troupe/runtime/flow/drain.hpp"
 #include "troupe/runtime/flow/flow_group.hpp"
 #include "troupe/runtime/flow/item_frames.hpp"
+#include "troupe/runtime/flow/stage_replacement.hpp"
 #include "troupe/schema/ids.hpp"
 
 #include <caf/actor.hpp>
@@ -17,6 +18,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace troupe {
@@ -62,6 +64,16 @@ struct flow_halt {
 struct flow_resume {};
 struct flow_surrender {};
 struct flow_finish {};
+struct flow_pause {
+  bool is_paused = false;
+};
+// The number of that deal's replicas has changed.
+struct flow_look {
+  std::uint32_t stage = 0;
+};
+struct flow_replace {
+  std::shared_ptr<stage_replacement> what;
+};
 struct flow_end {};
 
 struct group_over {
@@ -84,6 +96,10 @@ struct lose_stages {
   std::vector<std::uint32_t> stages;
 };
 struct director_tick {};
+// To the program: a line that people want to know.
+struct topology_note {
+  std::string text;
+};
 struct stop_topology {
   bool is_graceful = true;
 };
@@ -114,6 +130,9 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::flow_halt)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::flow_resume)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::flow_surrender)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::flow_finish)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::flow_pause)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::flow_look)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::flow_replace)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::flow_end)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::group_over)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::group_failed)
@@ -121,6 +140,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::group_halted)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::group_surrendered)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::lose_stages)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::director_tick)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::topology_note)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::stop_topology)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::topology_ended)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::director_gone)

@@ -42,7 +42,8 @@ flow_run::flow_run(std::shared_ptr<const flow_graph> graph, std::uint32_t thread
 flow_run::~flow_run() { end(); }
 
 void flow_run::start(std::shared_ptr<flow_group> whole, std::shared_ptr<topology_view> view,
-                     caf::actor gate, std::vector<std::optional<far_route>> far) {
+                     std::shared_ptr<topology_wishes> wishes, caf::actor gate,
+                     std::vector<std::optional<far_route>> far) {
   auto& scheduler = static_cast<pinned_scheduler&>(system_->scheduler());
   director_setup setup;
   setup.graph = graph_;
@@ -60,6 +61,7 @@ void flow_run::start(std::shared_ptr<flow_group> whole, std::shared_ptr<topology
   setup.program = caf::actor(*owner_);
   setup.now_ns = flow_clock_ns;
   setup.view = std::move(view);
+  setup.wishes = std::move(wishes);
   setup.whole = std::move(whole);
   setup.gate = std::move(gate);
   setup.far = std::move(far);

@@ -37,7 +37,8 @@ class flow_run {
 
   caf::scoped_actor& owner() noexcept { return *owner_; }
   void start(std::shared_ptr<flow_group> whole, std::shared_ptr<topology_view> view,
-             caf::actor gate = {}, std::vector<std::optional<far_route>> far = {});
+             std::shared_ptr<topology_wishes> wishes = {}, caf::actor gate = {},
+             std::vector<std::optional<far_route>> far = {});
   void stop(bool is_graceful);
   // All groups and the director end; nobody of it tells anybody of anything from then on.
   void end();

@@ -190,6 +190,17 @@ caf::behavior run_group(caf::stateful_actor<group_actor_state>* self, group_setu
         if (s.group != nullptr) s.group->finish();
         s.run();
       },
+      [&s](const flow_pause& m) {
+        if (s.group != nullptr) s.group->pause(m.is_paused);
+        s.run();
+      },
+      [&s](flow_replace& m) {
+        if (s.group != nullptr) s.group->replace(std::move(m.what));
+      },
+      [&s](const flow_look& m) {
+        if (s.group != nullptr) s.group->look(m.stage);
+        s.run();
+      },
       [self](flow_end) {
         self->state.group = nullptr;
         self->state.routes = nullptr;

@@ -16,6 +16,9 @@
 //   flow_resume     director  run, or run again                        -
 //   flow_surrender  director  give the group away                      group_surrendered
 //   flow_finish     director  its sources make no more; run            -
+//   flow_pause      director  its sources stand still, or go on; run   -
+//   flow_replace    director  another function for a stage              -
+//   flow_look       director  that stage may have something to do; run -
 //   flow_end        director  drop everything and end                  -
 //
 // What goes to another process it sends to that one's link, as a frame, which is written and read

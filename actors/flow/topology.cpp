@@ -7,6 +7,7 @@
 #include "troupe/actors/flow/topology_listing.hpp"
 #include "troupe/actors/messages/work_messages.hpp"
 #include "troupe/actors/session/session_process.hpp"
+#include "troupe/runtime/flow/file_stages.hpp"
 #include "troupe/runtime/flow/topology_parts.hpp"
 
 #include <caf/scoped_actor.hpp>
@@ -51,17 +52,23 @@ std::string duration(std::int64_t ns) {
 
 }  // namespace
 
+static std::uint32_t threads_of(const topology_options& o) {
+  return o.threads != 0 ? o.threads : std::max(1U, std::thread::hardware_concurrency());
+}
+
 struct topology::running {
   std::shared_ptr<topology_view> view;
   std::shared_ptr<topology_listing> listing;
   std::unique_ptr<session> opened;  // for it alone
   session* member = nullptr;        // of a cluster
   std::int64_t began_ns = 0, ended_ns = 0;
+  std::vector<std::string> nodes;  // of stages; before it begins
   std::vector<std::string> notes;  // what people want to know, and have not been told
 };
 
 topology::topology(topology_options options) : options_(std::move(options)) {
   set_budget(options_.budget_bytes);
+  set_threads(threads_of(options_));
 }
 topology::~topology() = default;
 
@@ -94,10 +101,37 @@ std::vector<stage_report> topology::report() const {
     r.latency_p99_ns = c.latency.quantile(0.99);
     r.latency_worst_ns = c.latency.worst();
     if (s.is_hidden && r.busy < 0.01) continue;
+    // A replica that has had nothing to do, where their number may change.
+    if (s.control != nullptr && r.items_in == 0 && s.replica > 0) continue;
     all.push_back(std::move(r));
   }
   return all;
 }
+
+result<void> topology::set_replicas(std::string_view stage, std::uint32_t count) {
+  return replica_controls(*this).set(stage, count);
+}
+result<void> topology::move(std::string_view stage, std::string_view node) {
+  if (running_ == nullptr || !wishes_->has_begun.load())
+    return error(error_code::failed, fmt::format("{}: the topology has not begun", stage));
+  return replica_controls(*this).move(stage, node, running_->nodes);
+}
+result<void> topology::replace_by(std::string_view stage, replacing_function f) {
+  if (!wishes_->has_begun.load())
+    return error(error_code::failed, fmt::format("{}: the topology has not begun", stage));
+  auto all = replacements_for(*this, stage, std::move(f));
+  if (!all) return all.error();
+  // Whoever sets it may be at it still when we have it.
+  const auto promise = std::make_shared<std::promise<result<void>>>();
+  auto done = promise->get_future();
+  all->front()->change->done = [promise](result<void> how) { promise->set_value(std::move(how)); };
+  wishes_->replace(std::move(*all));
+  return done.get();
+}
+result<std::uint32_t> topology::replicas(std::string_view stage) const {
+  return replica_controls(*this).working(stage);
+}
+std::string topology::chosen() const { return replica_controls(*this).text(); }
 
 std::string to_text(const std::vector<stage_report>& stages) {
   std::size_t width = 5;
@@ -120,16 +154,27 @@ std::string to_text(const std::vector<stage_report>& stages) {
   return text;
 }
 
+std::string to_json(const std::vector<stage_report>& stages) {
+  std::string all;
+  for (const auto& s : stages)
+    all += fmt::format(
+        R"({}{{"stage":{},"items_in":{},"items_out":{},"skipped":{},"dropped":{},"items_per_second":{:.6g},"busy":{:.4f},"starved":{:.4f},"blocked":{:.4f},"latency_p50":{:.9g},"latency_p99":{:.9g},"latency_worst":{:.9g}}})",
+        all.empty() ? "" : ",", json_text(s.name), s.items_in, s.items_out, s.skipped, s.dropped,
+        s.items_per_second, s.busy, s.starved, s.blocked, double(s.latency_p50_ns) * 1e-9,
+        double(s.latency_p99_ns) * 1e-9, double(s.latency_worst_ns) * 1e-9);
+  return "[" + all + "]";
+}
+
 // Of run(): the first signal drains, the second one ends.
 void topology::take_signals() {
   if (!takes_signals_) return;
   const auto seen = signals_seen.load();
-  if (seen > 0 && stop_wishes_.load() == 0) {
+  if (seen > 0 && wishes_->stop.load() == 0) {
     stop();
     if (!options_.is_quiet)
       std::fputs("\nends when what is under way is done; again: at once\n", stderr);
   }
-  if (seen > 1 && stop_wishes_.load() < 2) kill();
+  if (seen > 1 && wishes_->stop.load() < 2) kill();
 }
 
 void topology::use(const stage_library& l) {
@@ -163,7 +208,7 @@ class topology::far_parts {
         break;
       }
       t_.take_signals();
-      if (t_.stop_wishes_.load() != 0)
+      if (t_.wishes_->stop.load() != 0)
         return error(error_code::failed, "stopped while it waited for nodes");
       if (placed.error().code() != error_code::unreachable || flow_clock_ns() > until)
         return std::move(placed.error());
@@ -239,8 +284,7 @@ result<flow_totals> topology::run_to_end(const std::function<void(const topology
     far = std::make_unique<far_parts>(*this, *member);
     if (auto ok = far->place(); !ok) return std::move(ok.error());
   }
-  const auto threads =
-      options_.threads != 0 ? options_.threads : std::max(1U, std::thread::hardware_concurrency());
+  const auto threads = threads_of(options_);
   std::shared_ptr<const flow_graph> graph(std::shared_ptr<const void>(), this);
   auto whole = std::make_shared<flow_group>(graph);
   if (whole->failure()) return whole->failure()->why;
@@ -272,13 +316,13 @@ result<flow_totals> topology::run_to_end(const std::function<void(const topology
         if (far != nullptr) far->end((wishes.load() & 4) != 0 ? topology_ended{} : how);
       }
     };
-    const at_end ends{run, far.get(), ended, stop_wishes_};
+    const at_end ends{run, far.get(), ended, wishes_->stop};
     const auto begin = [&](std::vector<std::optional<far_route>> routes) {
-      run.start(std::move(whole), r.view, far != nullptr ? far->gate() : nullptr,
+      if (far != nullptr) r.nodes = far->nodes_of();
+      run.start(std::move(whole), r.view, wishes_, far != nullptr ? far->gate() : nullptr,
                 std::move(routes));
-      r.listing = std::make_shared<topology_listing>(
-          r.view, options_.name, id, flow_clock_ns,
-          far != nullptr ? far->nodes_of() : std::vector<std::string>());
+      r.listing = std::make_shared<topology_listing>(r.view, options_.name, id, flow_clock_ns,
+                                                     r.nodes, wishes_);
       if (r.member != nullptr)
         tell(nullptr, process_of(*r.member).node(),
              list_work{std::shared_ptr<const listed_work>(r.listing)});
@@ -300,12 +344,13 @@ result<flow_totals> topology::run_to_end(const std::function<void(const topology
             far->start();
           },
           [&](part_lost& m) { r.notes.push_back(std::move(m.text)); },
+          [&](topology_note& m) { r.notes.push_back(std::move(m.text)); },
           [&](parts_ended& m) {
             is_over_there = true;
             take_end(m.has_failed, m.why);
           },
           caf::after(look_every) >> [] {});
-      const auto wishes = stop_wishes_.load();
+      const auto wishes = wishes_->stop.load();
       if (wishes != told && r.listing == nullptr)
         ended = {true, error(error_code::failed, "stopped before its nodes had begun")},
         is_over_here = is_over_there = true;
@@ -320,7 +365,8 @@ result<flow_totals> topology::run_to_end(const std::function<void(const topology
       if (look && r.listing != nullptr && (!is_over_here || !is_over_there)) look(*this);
     }
     r.ended_ns = flow_clock_ns();
-    const bool is_unneeded = (stop_wishes_.load() & 4) != 0;
+    wishes_->close();
+    const bool is_unneeded = (wishes_->stop.load() & 4) != 0;
     if (r.listing != nullptr) r.listing->end(ended.has_failed && !is_unneeded, ended.why.text());
   } catch (const std::system_error& e) {
     return error(error_code::failed, fmt::format("the topology cannot start: {}", e.what()));
@@ -395,7 +441,16 @@ int topology::run() {
       return 128 + signal_seen.load();
     return static_cast<int>(done.error().code());
   }
-  if (!options_.is_quiet) std::fputs(to_text(report()).c_str(), stderr);
+  if (!options_.is_quiet) std::fputs((to_text(report()) + chosen()).c_str(), stderr);
+  if (options_.ends_with_json) {
+    const auto line =
+        fmt::format(R"({{"topology":{},"ended":"{}","seconds":{:.6f},"stages":{},"replicas":{}}})",
+                    json_text(options_.name), wishes_->stop.load() != 0 ? "drained" : "done",
+                    double(running_->ended_ns - running_->began_ns) * 1e-9, to_json(report()),
+                    replica_controls(*this).json());
+    std::printf("%s\n", line.c_str());
+    std::fflush(stdout);
+  }
   return signals_seen.load() > 0 ? 128 + signal_seen.load() : 0;
 }
 

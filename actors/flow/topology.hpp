@@ -21,14 +21,15 @@
 #include "troupe/runtime/flow/drain.hpp"
 #include "troupe/runtime/flow/flow.hpp"
 #include "troupe/runtime/flow/stage_library.hpp"
+#include "troupe/runtime/flow/topology_control.hpp"
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace troupe {
@@ -40,8 +41,9 @@ struct topology_options {
   // What stands on one thread passes items on by calls. Without it each stage has messages of its
   // own, on threads in turn, and stays there: to see what the calls are worth.
   bool fuse = true;
-  bool is_quiet = false;       // run() says nothing of its progress
-  bool explains_only = false;  // run() prints explain(), and runs nothing
+  bool is_quiet = false;        // run() says nothing of its progress
+  bool explains_only = false;   // run() prints explain(), and runs nothing
+  bool ends_with_json = false;  // run() ends with a line of JSON on standard output
   // Where `cluster` names one, the process is a member of it while the topology runs: tools see its
   // stages (`troupe list actors`, `troupe why`), and `.on` names nodes of it.
   session_options cluster{};
@@ -61,13 +63,15 @@ struct stage_report {
 };
 // Percentages and rates of all stages, as a table. What is busiest bounds the others.
 std::string to_text(const std::vector<stage_report>& stages);
+// [{"stage":"decode","items_in":12, ...}], durations in seconds.
+std::string to_json(const std::vector<stage_report>& stages);
 
 class topology : public flow_graph {
  public:
   explicit topology(topology_options options = {});
-  // With the flags of a program: --threads, --memory, --explain, --quiet, --name, --help, and those
-  // of a cluster: --cluster, --join, --lease, --timeout, --token-file. Ends the program where they
-  // are wrong. (Defined in troupe::program.)
+  // With the flags of a program: --threads, --memory, --explain, --quiet, --json, --name, --help,
+  // and those of a cluster: --cluster, --join, --lease, --timeout, --token-file. Ends the program
+  // where they are wrong. (Defined in troupe::program.)
   topology(int argc, char** argv);
   ~topology();
   topology(const topology&) = delete;
@@ -82,26 +86,60 @@ class topology : public flow_graph {
   int run();
   // The same without a word. `look`, where given, is called some times a second meanwhile.
   result<flow_totals> run_to_end(const std::function<void(const topology&)>& look = {});
-  // Sources end, and what is under way goes on to its end. From any thread.
-  void stop() noexcept { stop_wishes_.fetch_or(1); }
+  // --- while it runs, from any thread ---
+  // Sources end, and what is under way goes on to its end.
+  void stop() noexcept { wishes_->stop.fetch_or(1); }
   // Everything ends at once.
-  void kill() noexcept { stop_wishes_.fetch_or(2); }
+  void kill() noexcept { wishes_->stop.fetch_or(2); }
   // The same, and tools are not told of it as a failure: nobody needs it any more.
-  void give_up() noexcept { stop_wishes_.fetch_or(2 | 4); }
+  void give_up() noexcept { wishes_->stop.fetch_or(2 | 4); }
+  // Sources stand still until resume(); what is under way goes on. stop() ends it also then.
+  void pause() noexcept { wishes_->pause.store(true); }
+  void resume() noexcept { wishes_->pause.store(false); }
+  // So many replicas of that stage work from the next item on; one that works no longer finishes
+  // what it has. Nothing is lost, doubled, or out of order by that. Automatic ones are tuned no
+  // longer. Errors: not_found: there is no such stage; usage: their number stays, or is less.
+  result<void> set_replicas(std::string_view stage, std::uint32_t count);
+  // A replica on that node works in the place of one elsewhere, which finishes what it has: of
+  // replicas on nodes whose number may change and that keep nothing from item to item. Errors as
+  // those of `troupe topology move`.
+  result<void> move(std::string_view stage, std::string_view node);
+  // Another function for that stage, of items T as the one before, which makes items of the same
+  // type and takes over what that has in `state`; what it keeps elsewhere begins anew. It waits
+  // until all replicas have it. Nothing is lost, doubled, or out of order by that. Where it fails
+  // at one of its first `trial` items, the one before works on that and goes on, with what was
+  // learnt meanwhile, and a note says so. Errors: not_found, usage: topology_control.hpp says
+  // which; failed: the topology is over, or was not begun.
+  template <class T, class F>
+  result<void> replace(std::string_view stage, F f, std::uint64_t trial = 0) {
+    using contract = returned_by<F, T>;
+    using made = typename stage_items<F, T>::type;
+    replacing_function r;
+    r.contract = *contract_of<F, T, made>(rate_of_result<F>(contract::is_one).is_known);
+    r.is_copyable = std::is_copy_constructible_v<F>;
+    r.trial = trial;
+    r.make = stage_maker<function_stage<F, T>>(std::move(f));
+    return replace_by(stage, std::move(r));
+  }
+  // That work now.
+  result<std::uint32_t> replicas(std::string_view stage) const;
 
   std::string explain();
   // While it runs, from `look`; after that, of the whole run.
   std::vector<stage_report> report() const;
+  // A line for each stage whose replicas may change: how many work, and why.
+  std::string chosen() const;
   const topology_options& options() const noexcept { return options_; }
 
  private:
   struct running;
   class far_parts;
   void take_signals();
+  result<void> replace_by(std::string_view stage, replacing_function f);
 
   topology_options options_;
   bool takes_signals_ = false;
-  std::atomic<std::uint32_t> stop_wishes_{0};
+  std::shared_ptr<topology_wishes> wishes_ = std::make_shared<topology_wishes>();
   std::unique_ptr<running> running_;
   std::vector<const stage_library*> libraries_;
 };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <utility>
 
 namespace troupe {
@@ -23,10 +24,13 @@ std::uint64_t next_number() {
 
 topology_listing::topology_listing(std::shared_ptr<topology_view> view, std::string name,
                                    std::uint64_t id, std::function<std::int64_t()> now_ns,
-                                   std::vector<std::string> nodes)
+                                   std::vector<std::string> nodes,
+                                   std::shared_ptr<topology_wishes> wishes)
     : view_(std::move(view)),
       name_(name.empty() ? "topology" : std::move(name)),
       now_ns_(std::move(now_ns)),
+      wishes_(std::move(wishes)),
+      replicas_(*view_->graph),
       began_ns_(now_ns_()),
       nodes_(std::move(nodes)) {
   const auto number = next_number();
@@ -34,7 +38,8 @@ topology_listing::topology_listing(std::shared_ptr<topology_view> view, std::str
   id_ = fmt::format("{:016x}", id);
   const auto& g = *view_->graph;
   for (const auto& s : g.stages()) {
-    stage_place p{s.name, s.is_source, s.is_end(), s.is_elsewhere, s.stands_by > 0, {}, {}};
+    const bool may_idle = s.stands_by > 0 || (s.control != nullptr && s.replica > 0);
+    stage_place p{s.name, s.is_source, s.is_end(), s.is_elsewhere, may_idle, {}, {}};
     for (const auto e : s.in) p.in.push_back(e);
     for (const auto& port : s.out)
       for (const auto e : port) p.out.push_back(e);
@@ -64,11 +69,41 @@ job_snapshot topology_listing::job(const std::string& node) const {
     j.ended_seconds = std::max(0.001, double(now - ended) * 1e-9);
     j.state = has_failed_ ? job_state::failed : job_state::done;
     j.cause = cause_;
+  } else if (view_->is_paused.load()) {
+    j.state = job_state::paused;
   }
   // Its steps are the items that have arrived.
   for (std::size_t i = 0; i < stages_.size(); ++i)
     if (stages_[i].is_end) j.step += relaxed(view_->stages[i]->items_in);
   return j;
+}
+
+std::string topology_listing::obey(std::string_view what, std::string_view rest) const {
+  if (wishes_ == nullptr) return {};
+  if (ended_ns_.load(std::memory_order_acquire) != 0) return "refused: the topology is over";
+  if (what == "pause" || what == "resume") {
+    wishes_->pause.store(what == "pause");
+    return what == "pause" ? "pauses" : "resumes";
+  }
+  if (what == "drain" || what == "stop" || what == "finish") {
+    wishes_->stop.fetch_or(1);
+    return "drains";
+  }
+  if (what != "replicas" && what != "move") return {};
+  const auto tab = rest.find('\t');
+  const auto stage = rest.substr(0, tab);
+  if (what == "move") {
+    const auto node = tab == std::string_view::npos ? std::string_view() : rest.substr(tab + 1);
+    if (const auto moved = replicas_.move(stage, node, nodes_); !moved)
+      return fmt::format("refused: {}", moved.error().message());
+    return "moved";
+  }
+  std::uint32_t count = 0;
+  if (tab != std::string_view::npos)
+    std::from_chars(rest.data() + tab + 1, rest.data() + rest.size(), count);
+  if (const auto set = replicas_.set(stage, count); !set)
+    return fmt::format("refused: {}", set.error().message());
+  return fmt::format("{} of {} replicas", count, replicas_.most(stage));
 }
 
 std::vector<actor_snapshot> topology_listing::actors(const std::string& node) const {
@@ -81,9 +116,9 @@ std::vector<actor_snapshot> topology_listing::actors(const std::string& node) co
   const auto node_of = [&](std::uint32_t stage) {
     return stages_[stage].is_elsewhere && stage < nodes_.size() ? nodes_[stage] : node;
   };
-  // Who stands by is seen when it has taken over.
+  // Who stands by is seen when it has taken over, and a replica when it has worked.
   const auto is_idle = [&](std::uint32_t stage) {
-    return stages_[stage].stands_by && relaxed(view_->stages[stage]->items_in) == 0;
+    return stages_[stage].is_idle_at_first && relaxed(view_->stages[stage]->items_in) == 0;
   };
   for (std::size_t i = 0; i < stages_.size(); ++i) {
     const auto& s = stages_[i];

@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 namespace troupe {
 
@@ -21,9 +22,12 @@ class topology_listing final : public listed_work {
   // `id`: of the topology. `nodes`: by stage, the node that it runs on; empty: all on the one that
   // lists it.
   topology_listing(std::shared_ptr<topology_view> view, std::string name, std::uint64_t id,
-                   std::function<std::int64_t()> now_ns, std::vector<std::string> nodes = {});
+                   std::function<std::int64_t()> now_ns, std::vector<std::string> nodes = {},
+                   std::shared_ptr<topology_wishes> wishes = {});
   job_snapshot job(const std::string& node) const override;
   std::vector<actor_snapshot> actors(const std::string& node) const override;
+  // "pause", "resume", "drain", and "replicas" with STAGE and N; of a part of a topology: nothing.
+  std::string obey(std::string_view what, std::string_view rest) const override;
   // What is asked from now on is of what has ended.
   void end(bool has_failed, const std::string& cause);
 
@@ -32,11 +36,14 @@ class topology_listing final : public listed_work {
   std::string name_, id_;
   std::string prefix_;  // of the ids of its stages: its name, and which topology it is here
   std::function<std::int64_t()> now_ns_;
+  std::shared_ptr<topology_wishes> wishes_;  // null: of a part
+  replica_controls replicas_;
   std::int64_t began_ns_;
   // The names of stages and edges outlive the topology.
   struct stage_place {
     std::string name;
-    bool is_source = false, is_end = false, is_elsewhere = false, stands_by = false;
+    bool is_source = false, is_end = false, is_elsewhere = false;
+    bool is_idle_at_first = false;       // it stands by, or is a replica that may never work
     std::vector<std::uint32_t> in, out;  // edges
   };
   struct edge_place {

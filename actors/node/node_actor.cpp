@@ -614,10 +614,27 @@ struct node_actor_state : part_services {
                whom = space == std::string::npos ? std::string() : request.substr(space + 1);
     if (what == "leave") return leave_if_named(whom);
     if (what == "checkpoint") return save_if_ours(whom);
-    if (what == "stop") return wish_if_ours(whom, "stops", stop_job{"a tool has asked for that"});
-    if (what == "finish") return wish_if_ours(whom, "finishes", finish_job{});
-    if (what == "detach") return detach_if_ours(whom);
-    return {};
+    std::string said;
+    if (what == "stop") said = wish_if_ours(whom, "stops", stop_job{"a tool has asked for that"});
+    if (what == "finish") said = wish_if_ours(whom, "finishes", finish_job{});
+    if (what == "detach") said = detach_if_ours(whom);
+    return !said.empty() ? said : ask_works(what, whom);
+  }
+
+  // Of works of the program; `whom`: the name or id, and after a tab what else is said. Where one
+  // of that name runs, it counts, and no older one that is over.
+  std::string ask_works(std::string_view what, std::string_view whom) {
+    const auto tab = whom.find('\t');
+    const auto name = whom.substr(0, tab);
+    const auto rest = tab == std::string_view::npos ? std::string_view() : whom.substr(tab + 1);
+    std::string said;
+    for (const auto& w : view.works) {
+      const auto j = w->job(view.env.self.name);
+      if (name != j.name && name != j.id) continue;
+      auto one = w->obey(what, rest);
+      if (!one.empty() && (said.empty() || !is_over(j.state))) said = std::move(one);
+    }
+    return said;
   }
 
   std::string leave_if_named(const std::string& name) {

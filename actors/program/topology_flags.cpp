@@ -21,6 +21,7 @@ void topology_flags::add_topology_flags(CLI::App& app) {
   app.add_option("--name", topology.name, "What tools call the topology");
   app.add_flag("--explain", topology.explains_only,
                "Print stages, what their edges hold and where they come from; run nothing");
+  app.add_flag("--json", topology.ends_with_json, "End with one line of JSON on standard output");
   app.add_flag("--quiet", topology.is_quiet, "Say nothing but what goes wrong");
 }
 

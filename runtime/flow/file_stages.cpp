@@ -430,7 +430,7 @@ stage_options named_writer(flow_graph& g, const stage_options& o, const char* ki
   if (o.on_error.what == error_policy::kind::restart)
     g.note_mistake(
         error(error_code::usage, named.name + ": a file is not begun anew; use skip()").at(where));
-  if (o.replicas != 1)
+  if (!o.replicas.is_one())
     g.note_mistake(
         error(error_code::usage, named.name + ": one file has one writer; leave .replicas out")
             .at(where));

@@ -27,6 +27,7 @@ stage_info common(const new_stage& s, const stage_options& o, const source_locat
   info.may_be_over = false;  // functions work on whatever comes
   info.on = o.on;
   info.travels = s.travels;
+  info.contract = s.contract;
   return info;
 }
 
@@ -55,6 +56,28 @@ void check_place(flow_graph& g, const stage_info& s) {
     return refuse("its function has members that do not go over a wire: list them as fields");
 }
 
+void check_replicas(flow_graph& g, const stage_info& s, const replica_count& n, bool is_by_key) {
+  const auto refuse = [&](const std::string& why) {
+    g.note_mistake(error(error_code::usage, s.name + ": " + why).at(s.where));
+  };
+  if (n.may_change() && is_by_key)
+    refuse("its items go to replicas by their keys, whose number stays: say how many");
+  if (n.is_sound()) return;
+  if (n.at_first() == 0) return refuse(".replicas is 0");
+  if (n.at_first() > n.most()) return refuse(".replicas begins with more than its most");
+  refuse(".replicas is more than " + std::to_string(replica_count::most_of_all));
+}
+
+// That are built.
+std::uint32_t most_replicas(const flow_graph& g, const new_stage& s, const stage_options& o) {
+  constexpr std::uint32_t asleep = 16, on_nodes = 8;
+  if (!o.replicas.is_sound()) return 1;
+  if (!o.replicas.is_automatic()) return o.replicas.most();
+  if (!s.is_copyable) return 1;
+  if (!o.on.empty()) return on_nodes;
+  return o.blocks ? asleep : std::clamp(g.threads(), 1U, asleep);
+}
+
 void add_dead_letters(flow_graph& g, std::uint32_t stage,
                       const std::optional<flow<dead_letter>>& letters) {
   if (!letters) return;
@@ -70,7 +93,7 @@ enum class survival : std::uint8_t {
   recovered  // it is made again with its state (recovered_replicas.hpp)
 };
 survival survival_of(const new_stage& s, const stage_options& o, bool is_by_key) {
-  if (s.travels == nullptr || !s.is_copyable || o.replicas == 0) return survival::none;
+  if (s.travels == nullptr || !s.is_copyable || !o.replicas.is_sound()) return survival::none;
   if (s.travels->keeps_nothing && !is_by_key) return survival::dealt;
   return s.travels->keeps_state ? survival::recovered : survival::none;
 }
@@ -80,8 +103,10 @@ struct replica_ends {
   stage_info deal, gather;
 };
 replica_ends ends_of_replicas(survival kind, std::uint32_t replicas, bool keeps_order,
-                              std::function<std::uint64_t(any_value&)> hash) {
+                              std::function<std::uint64_t(any_value&)> hash,
+                              const std::shared_ptr<replica_control>& control) {
   replica_ends e;
+  e.deal.control = control;
   e.deal.kind = "deal";
   e.deal.is_hidden = e.gather.is_hidden = true;
   e.deal.looks_for_room = true;
@@ -90,21 +115,21 @@ replica_ends ends_of_replicas(survival kind, std::uint32_t replicas, bool keeps_
   e.gather.takes_any = !keeps_order;
   if (!keeps_order) e.gather.rate = unknown_rate;
   if (kind == survival::none) {
-    e.deal.make = [hash = std::move(hash)] { return make_deal(hash); };
+    e.deal.make = [hash = std::move(hash), control] { return make_deal(hash, control); };
     e.gather.make = [=] { return make_gather(replicas, keeps_order); };
     return e;
   }
   if (kind == survival::dealt) {
     const auto all = replicas + 1;
     const auto ledger = std::make_shared<replica_ledger>(all, 0);
-    e.deal.make = [=] { return std::make_unique<keeping_deal>(all, ledger); };
+    e.deal.make = [=] { return std::make_unique<keeping_deal>(all, ledger, control); };
     e.gather.make = [=] { return std::make_unique<keeping_gather>(all, keeps_order, ledger); };
     e.deal.ledger = e.gather.ledger = ledger;
     return e;
   }
   const auto ledger = std::make_shared<replica_ledger>(0, replicas);
   e.deal.make = [=, hash = std::move(hash)] {
-    return std::make_unique<recovering_deal>(replicas, hash, ledger);
+    return std::make_unique<recovering_deal>(replicas, hash, ledger, control);
   };
   e.gather.make = [=] {
     return std::make_unique<recovering_gather>(replicas, keeps_order, ledger);
@@ -166,7 +191,7 @@ std::uint32_t add_source(flow_graph& g, stage_info info,
 
 void is_alone(flow_graph& g, std::uint32_t stage, const stage_options& o) {
   const auto& s = g.stages()[stage];
-  if (o.replicas != 1)
+  if (!o.replicas.is_one())
     g.note_mistake(
         error(error_code::usage, s.name + ": such a stage has no replicas; leave .replicas out")
             .at(s.where));
@@ -213,25 +238,29 @@ std::uint32_t add_function(flow_graph& g, std::uint32_t from, std::uint32_t port
                            std::function<std::uint64_t(any_value&)> hash) {
   auto info = common(s, o, where);
   check_place(g, info);
-  if (!s.is_copyable && (o.replicas > 1 || o.on_error.what == error_policy::kind::restart))
+  if (!s.is_copyable && (!o.replicas.is_one() || o.on_error.what == error_policy::kind::restart))
     g.note_mistake(error(error_code::usage,
                          info.name + ": its function cannot be copied, so there are neither "
                                      "replicas of it nor restarts")
                        .at(where));
-  if (o.replicas == 0)
-    g.note_mistake(error(error_code::usage, info.name + ": .replicas is 0").at(where));
+  check_replicas(g, info, o.replicas, static_cast<bool>(hash));
   const auto kind = survival_of(s, o, static_cast<bool>(hash));
-  if (o.replicas <= 1 && kind == survival::none) {
+  const auto replicas = most_replicas(g, s, o);
+  if (replicas <= 1 && kind == survival::none) {
     const auto id = g.add_stage(std::move(info));
     g.connect(from, port, id, 0);
     add_dead_letters(g, id, o.dead_letters);
     return id;
   }
   const auto keeps_order = o.order == kept;
-  auto ends = ends_of_replicas(kind, o.replicas, keeps_order, std::move(hash));
+  std::shared_ptr<replica_control> control;
+  if (o.replicas.may_change())
+    control = info.control = std::make_shared<replica_control>(o.replicas.at_first(), replicas,
+                                                               o.replicas.is_automatic());
+  auto ends = ends_of_replicas(kind, replicas, keeps_order, std::move(hash), control);
   // Replicas of an end: there is no order to keep.
   if (s.outputs == 0) info.outputs = 1;
-  const auto instances = instances_of(info, kind, o.replicas, s.makes_at_end);
+  const auto instances = instances_of(info, kind, replicas, s.makes_at_end);
   ends.deal.name = info.name + "/deal";
   ends.deal.outputs = static_cast<std::uint32_t>(instances.size());
   ends.gather.name = info.name + "/gather";

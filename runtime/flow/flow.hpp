@@ -26,6 +26,7 @@
 #include "troupe/runtime/flow/function_id.hpp"
 #include "troupe/runtime/flow/function_stage.hpp"
 #include "troupe/runtime/flow/keyed_stage.hpp"
+#include "troupe/runtime/flow/replica_control.hpp"
 #include "troupe/runtime/flow/shape_stages.hpp"
 #include "troupe/runtime/flow/stage_name.hpp"
 
@@ -74,8 +75,9 @@ inline constexpr auto any = item_order::any;
 
 struct stage_options {
   std::string name{};
-  // That work at once, each with a state of its own.
-  std::uint32_t replicas = 1;
+  // That work at once, each with a state of its own: a number, automatic, or between(1, 8), which
+  // may change while it runs (not of partition_by, whose keys have their replica).
+  replica_count replicas = 1;
   // It may sleep, for a download or a database: it has a thread of its own, and each replica too.
   bool blocks = false;
   // Of what replicas make: as it came in, or as it is done.
@@ -105,7 +107,16 @@ struct new_stage {
   std::shared_ptr<const travelling_function> travels{};
   // Nothing comes of an item, only of the end.
   bool makes_at_end = false;
+  // Null: no other function may come into its place.
+  std::shared_ptr<const function_contract> contract{};
 };
+template <class F, class T, class U>
+std::shared_ptr<const function_contract> contract_of(bool makes_one) {
+  std::string state;
+  if constexpr (has_state<F>) state = layout_of<std::remove_cvref_t<decltype(F::state)>>();
+  return std::make_shared<function_contract>(
+      function_contract{&typeid(T), &typeid(U), makes_one, std::move(state)});
+}
 template <class F, class T>
 inline constexpr bool makes_at_end_only = std::is_void_v<std::invoke_result_t<F&, T>>;
 // Of a function that `.on` sends to a node.
@@ -215,7 +226,8 @@ auto map(const flow<T>& in, F f, const stage_options& o = {},
               in.graph(), in.stage(), in.port(),
               {"map", &typeid(F), stage_maker<function_stage<F, T>>(std::move(f)), 1,
                rate_of_result<F>(contract::is_one), has_finish<F>, std::is_copy_constructible_v<F>,
-               std::move(travels), makes_at_end_only<F, T>},
+               std::move(travels), makes_at_end_only<F, T>,
+               contract_of<F, T, U>(rate_of_result<F>(contract::is_one).is_known)},
               o, where),
           0);
     } else {
@@ -263,7 +275,8 @@ void for_each(const flow<T>& in, F f, const stage_options& o = {},
     auto travels = travels_for<T, void>(o, f);
     add_function(in.graph(), in.stage(), in.port(),
                  {"for_each", &typeid(F), stage_maker<function_stage<F, T>>(std::move(f)), 0,
-                  unknown_rate, has_finish<F>, std::is_copy_constructible_v<F>, std::move(travels)},
+                  unknown_rate, has_finish<F>, std::is_copy_constructible_v<F>, std::move(travels),
+                  false, contract_of<F, T, void>(false)},
                  o, where);
   }
 }

@@ -267,13 +267,14 @@ void flow_graph::chain_replicas() {
   for (std::uint32_t d = 0; d < stages_.size(); ++d) {
     auto& deal = stages_[d];
     if (deal.kind != "deal" || deal.ledger == nullptr || deal.is_removed ||
-        deal.ledger->has_lanes())
+        deal.ledger->has_lanes() || deal.control != nullptr)
       continue;
     const auto between = deal.in[0];
     const auto g = edges_[between].from;
     auto& gather = stages_[g];
     if (gather.kind != "gather" || gather.ledger == nullptr || gather.ledger->has_lanes() ||
-        gather.inputs != deal.outputs || gather.out[0].size() != 1)
+        gather.inputs != deal.outputs || gather.out[0].size() != 1 ||
+        stages_[edges_[gather.in[0]].from].control != nullptr)
       continue;
     bool are_alike = true;
     for (std::uint32_t i = 0; i < deal.outputs; ++i) {
@@ -426,7 +427,11 @@ std::string explain(const flow_graph& g) {
   for (const auto& s : g.stages()) {
     if (s.is_hidden || s.replica > 0) continue;
     std::string name = s.name;
-    if (s.replicas > 1) name = fmt::format("{} x {}", name.substr(0, name.rfind('/')), s.replicas);
+    if (s.control == nullptr && s.replicas > 1)
+      name = fmt::format("{} x {}", name.substr(0, name.rfind('/')), s.replicas);
+    if (s.control != nullptr)
+      name = fmt::format("{} x {}..{}", name.substr(0, name.rfind('/')),
+                         s.control->working.load(std::memory_order_relaxed), s.control->most);
     std::string from;
     const auto add_from = [&](std::uint32_t edge) {
       const auto* p = &g.stages()[g.edges()[edge].from];

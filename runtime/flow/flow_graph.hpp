@@ -66,6 +66,9 @@ class flow_graph {
   void note_mistake(error e);
   void set_budget(std::uint64_t bytes) noexcept { budget_bytes_ = bytes; }
   std::uint64_t budget_bytes() const noexcept { return budget_bytes_; }
+  // That compute, before stages are added whose replicas are left to Troupe.
+  void set_threads(std::uint32_t n) noexcept { threads_ = n; }
+  std::uint32_t threads() const noexcept { return threads_; }
 
   // Finds mistakes, sizes the edges and numbers the loops. usage: with the user's line.
   result<void> check();
@@ -94,6 +97,7 @@ class flow_graph {
   std::vector<flow_edge_info> edges_;
   std::vector<feedback_info> feedbacks_;
   std::uint64_t budget_bytes_ = default_budget_bytes;
+  std::uint32_t threads_ = 1;
   std::shared_ptr<error> mistake_;
 };
 

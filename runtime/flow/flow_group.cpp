@@ -1,6 +1,7 @@
 #include "troupe/runtime/flow/flow_group.hpp"
 
 #include "troupe/runtime/flow/flow_counting.hpp"
+#include "troupe/runtime/flow/stage_replacement.hpp"
 
 #include <fmt/format.h>
 
@@ -34,6 +35,10 @@ void stage_output::set_label(std::shared_ptr<const std::string> label) {
 void stage_output::fail(error e) {
   if (!slot_.failed) slot_.failed.emplace(std::move(e));
 }
+std::optional<error> stage_output::take_failure() {
+  return std::exchange(slot_.failed, std::nullopt);
+}
+std::uint64_t stage_output::items_put() const noexcept { return now_in(slot_.counters->items_out); }
 bool stage_output::has_room(std::uint32_t port) const noexcept {
   return std::ranges::none_of(slot_.out[port], [](const auto* e) { return e->is_full; });
 }
@@ -382,7 +387,31 @@ void flow_group::go_on(flow_slot& s) {
     if (++n % goes_before_a_look == 0 && until_ns_ != never_ns && (*now_)() >= until_ns_) break;
   }
   if (s.is_closing) s.has_more = false;
-  if (s.has_more) mark(s);
+  if (s.has_more)
+    mark(s);
+  else if (s.replacement != nullptr) [[unlikely]]
+    replace_now(s);
+}
+
+// --- another function ----------------------------------------------------------------------------
+
+void flow_group::replace(std::shared_ptr<stage_replacement> r) {
+  auto* s = slots_[r->stage].get();
+  if (s == nullptr || s->is_over || s->what == nullptr)
+    return r->change->count(
+        error(error_code::failed, r->change->name + ": it is over, and works on nothing more"));
+  // One after the other, each with the state of the one before.
+  if (s->replacement != nullptr) replace_now(*s);
+  s->replacement = std::move(r);
+  if (!s->has_more && !s->is_busy) replace_now(*s);
+}
+
+void flow_group::replace_now(flow_slot& s) {
+  const auto r = std::exchange(s.replacement, nullptr);
+  const auto change = r->change;
+  auto done = take_over(s.what, std::move(*r));
+  if (done) s.change = change;
+  change->count(std::move(done));
 }
 
 // The item at hand is done with.
@@ -529,7 +558,7 @@ bool flow_group::produce(flow_slot& s) {
     over(s);
     return true;
   }
-  if (s.deadline_ns != never_ns && (*now_)() < s.deadline_ns) return false;
+  if (is_paused_ || (s.deadline_ns != never_ns && (*now_)() < s.deadline_ns)) return false;
   s.deadline_ns = never_ns;
   auto state = source_state::more;  // where it throws
   s.origin.born_ns = 0;
@@ -713,8 +742,9 @@ std::int64_t flow_group::wakes_at() const noexcept {
   auto at = never_ns;
   for (const auto i : timed_)
     // One without room is called when there is some.
-    if (const auto* s = slots_[i].get();
-        s != nullptr && !s->is_over && (s->full_outputs == 0 || s->info->looks_for_room))
+    if (const auto* s = slots_[i].get(); s != nullptr && !s->is_over &&
+                                         (s->full_outputs == 0 || s->info->looks_for_room) &&
+                                         !(is_paused_ && s->is_source))
       at = std::min(at, s->deadline_ns);
   return at;
 }
@@ -736,6 +766,16 @@ void flow_group::deliver(std::uint32_t edge, std::vector<flow_item>&& items, boo
   e->queue.push(std::move(items));
   e->has_ended = e->has_ended || is_last;
   mark(*e->to);
+}
+
+void flow_group::pause(bool is_paused) {
+  is_paused_ = is_paused;
+  for (auto& s : slots_)
+    if (s != nullptr && s->is_source && !s->is_over) mark(*s);
+}
+
+void flow_group::look(std::uint32_t stage) {
+  if (auto* s = slots_[stage].get(); s != nullptr && !s->is_over) mark(*s);
 }
 
 void flow_group::finish() {

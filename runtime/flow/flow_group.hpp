@@ -36,6 +36,9 @@
 
 namespace troupe {
 
+struct stage_change;
+struct stage_replacement;
+
 // What tools, and the other end of an edge, see of it.
 struct edge_meter {
   // Of items that have waited; what is taken at once stands in neither.
@@ -117,7 +120,9 @@ struct flow_slot {
   std::uint32_t loop_item = no_port;  // the feedback that the item at hand is counted in
   std::int64_t deadline_ns = never_ns;
   std::int64_t blocked_since_ns = 0;
-  double mean_ns = 0;  // of a call
+  double mean_ns = 0;                              // of a call
+  std::shared_ptr<stage_replacement> replacement;  // waits until it has nothing more to put
+  std::shared_ptr<stage_change> change;            // that `what` came by; null: it was there
 
   // It can be called, unless it looks for room itself.
   bool is_idle() const noexcept { return !is_busy && !has_more && !is_over && full_outputs == 0; }
@@ -153,6 +158,12 @@ class flow_group {
   void close(std::uint32_t edge);
   // Sources make no more; what is under way goes on to its end.
   void finish();
+  // Sources make nothing until they are to go on; what is under way goes on.
+  void pause(bool is_paused);
+  // Another function takes over as soon as the stage has put all of its item at hand.
+  void replace(std::shared_ptr<stage_replacement> r);
+  // That stage may have something to do, for a reason that stands in no queue.
+  void look(std::uint32_t stage);
   // Sends what waits for more.
   void flush();
 
@@ -194,6 +205,7 @@ class flow_group {
   void take(flow_slot& s, flow_edge& e, any_value&& value, Origin&& origin, std::size_t bytes);
   bool open(flow_slot& s);
   void begin_anew(flow_slot& s);
+  void replace_now(flow_slot& s);
   static void put_state(flow_slot& s, stage_output& out);
   void take_mark(flow_slot& s, any_value&& value);
   template <class Call>
@@ -247,7 +259,7 @@ class flow_group {
   std::uint32_t until_measured_ = 1;  // calls from outside
   bool is_measuring_ = false;
   std::int64_t inner_ns_ = 0;
-  bool is_closing_ = false;
+  bool is_closing_ = false, is_paused_ = false;
   std::optional<flow_failure> failure_;
   // During run().
   const std::function<std::int64_t()>* now_ = nullptr;

@@ -2,6 +2,7 @@
 
 #include "troupe/runtime/flow/flow_counting.hpp"
 #include "troupe/runtime/flow/flow_group.hpp"
+#include "troupe/runtime/flow/stage_replacement.hpp"
 
 #include <fmt/format.h>
 
@@ -71,7 +72,8 @@ bool flow_group::open(flow_slot& s) {
 void flow_group::begin_anew(flow_slot& s) {
   std::unique_ptr<stage> before;  // until the new one is open: what they share is made once
   try {
-    before = std::exchange(s.what, s.info->make());
+    const bool is_new = s.change != nullptr && !s.change->is_back.load();
+    before = std::exchange(s.what, is_new ? s.change->make() : s.info->make());
   } catch (const broken_invariant&) {
     throw;
   } catch (...) {

@@ -8,12 +8,31 @@ namespace troupe {
 
 // --- deal ----------------------------------------------------------------------------------------
 
-keeping_deal::keeping_deal(std::uint32_t replicas, std::shared_ptr<replica_ledger> ledger)
-    : lanes_(replicas), ledger_(std::move(ledger)), open_(replicas - 1) {}
+keeping_deal::keeping_deal(std::uint32_t replicas, std::shared_ptr<replica_ledger> ledger,
+                           std::shared_ptr<const replica_control> control)
+    : lanes_(replicas),
+      ledger_(std::move(ledger)),
+      control_(std::move(control)),
+      open_(replicas - 1) {}
 
-bool keeping_deal::is_open(std::uint32_t port) const noexcept {
-  const bool is_spare = port + 1 == lanes_.size();
-  return !lanes_[port].is_lost && (!is_spare || open_ == 0);
+template <class Each>
+void keeping_deal::each_open(const Each& each) const {
+  const auto spare = static_cast<std::uint32_t>(lanes_.size() - 1);
+  if (open_ == 0) {
+    if (!lanes_[spare].is_lost) each(spare, spare);
+    return;
+  }
+  const auto port_at = [this](std::uint32_t i) {
+    return control_ == nullptr ? i : control_->order[i].load(std::memory_order_relaxed);
+  };
+  // The first ones of those that are left work.
+  auto left = working_ports(control_.get(), open_);
+  std::uint32_t end = 0;
+  for (; end < spare && left > 0; ++end) left -= lanes_[port_at(end)].is_lost ? 0 : 1;
+  for (std::uint32_t i = 0; i < end; ++i) {
+    const auto at = (next_ + i) % end;
+    if (const auto p = port_at(at); !lanes_[p].is_lost) each(p, at);
+  }
 }
 
 void keeping_deal::trim(std::uint32_t port) {
@@ -23,18 +42,15 @@ void keeping_deal::trim(std::uint32_t port) {
 }
 
 bool keeping_deal::take(std::uint32_t, any_value&& in, stage_output& out) {
-  const auto ports = static_cast<std::uint32_t>(lanes_.size());
-  std::uint32_t to = no_port;
+  std::uint32_t to = no_port, open = no_port, next = 0;
   auto least = std::numeric_limits<std::uint64_t>::max();
-  for (std::uint32_t i = 0; i < ports; ++i) {
-    const auto p = (next_ + i) % ports;
-    if (!is_open(p) || !out.has_room(p)) continue;
-    if (const auto n = out.outstanding(p); n < least) least = n, to = p;
-  }
-  // Whoever calls although nobody has room: the first one that is there.
-  for (std::uint32_t p = 0; p < ports && to == no_port; ++p)
-    if (is_open(p)) to = p;
-  next_ = (to + 1) % ports;
+  each_open([&](std::uint32_t p, std::uint32_t at) {
+    if (open == no_port) open = p;
+    if (!out.has_room(p)) return;
+    if (const auto n = out.outstanding(p); n < least) least = n, to = p, next = at + 1;
+  });
+  if (to == no_port) to = open;  // whoever calls although nobody has room
+  next_ = next;
   trim(to);
   flow_item it{std::move(in), out.origin()};
   if (!std::exchange(it.origin.is_again, false)) {
@@ -47,9 +63,9 @@ bool keeping_deal::take(std::uint32_t, any_value&& in, stage_output& out) {
 }
 
 std::uint32_t keeping_deal::choose(const stage_output& out) {
-  for (std::uint32_t p = 0; p < lanes_.size(); ++p)
-    if (is_open(p) && out.has_room(p)) return 0;
-  return no_port;
+  bool has_room = false;
+  each_open([&](std::uint32_t p, std::uint32_t) { has_room = has_room || out.has_room(p); });
+  return has_room ? 0 : no_port;
 }
 
 bool keeping_deal::end(std::uint32_t, stage_output& out) {

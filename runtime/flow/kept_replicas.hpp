@@ -20,6 +20,7 @@
 // Threading: as stages; a replica_ledger is written by the gather and read by the deal, on two
 // threads. lose() of both while neither runs.
 
+#include "troupe/runtime/flow/replica_control.hpp"
 #include "troupe/runtime/flow/replica_ledger.hpp"
 #include "troupe/runtime/flow/stage.hpp"
 
@@ -33,8 +34,9 @@ namespace troupe {
 
 class keeping_deal final : public stage {
  public:
-  // The last of `replicas` is the spare.
-  keeping_deal(std::uint32_t replicas, std::shared_ptr<replica_ledger> ledger);
+  // The last of `replicas` is the spare. `control`: null where all others work.
+  keeping_deal(std::uint32_t replicas, std::shared_ptr<replica_ledger> ledger,
+               std::shared_ptr<const replica_control> control = {});
   bool take(std::uint32_t port, any_value&& in, stage_output& out) override;
   std::uint32_t choose(const stage_output& out) override;
   bool end(std::uint32_t port, stage_output& out) override;
@@ -53,11 +55,15 @@ class keeping_deal final : public stage {
     std::uint64_t base = 0;  // tickets that ended and are kept no more
     bool is_lost = false;
   };
-  bool is_open(std::uint32_t port) const noexcept;
+  // Calls `each(port, at)` of those that get items, beginning with the one that is next; `at`: its
+  // place in their order.
+  template <class Each>
+  void each_open(const Each& each) const;
   void trim(std::uint32_t port);
 
   std::vector<lane> lanes_;
   std::shared_ptr<replica_ledger> ledger_;
+  std::shared_ptr<const replica_control> control_;
   std::uint32_t open_ = 0;  // replicas that are not lost, without the spare
   std::uint32_t next_ = 0, ticket_ = 0;
   std::int64_t looks_at_ = never_ns;  // at the end: whether all tickets have ended

@@ -16,11 +16,15 @@ constexpr std::uint64_t cheap_state_bytes = std::uint64_t{8} << 20;
 // --- deal ----------------------------------------------------------------------------------------
 
 recovering_deal::recovering_deal(std::uint32_t lanes, std::function<std::uint64_t(any_value&)> hash,
-                                 std::shared_ptr<replica_ledger> ledger)
-    : lanes_(lanes), hash_(std::move(hash)), ledger_(std::move(ledger)) {}
+                                 std::shared_ptr<replica_ledger> ledger,
+                                 std::shared_ptr<const replica_control> control)
+    : lanes_(lanes),
+      hash_(std::move(hash)),
+      ledger_(std::move(ledger)),
+      control_(std::move(control)) {}
 
 std::uint32_t recovering_deal::lane_with_least(const stage_output& out) const {
-  const auto lanes = static_cast<std::uint32_t>(lanes_.size());
+  const auto lanes = working_ports(control_.get(), static_cast<std::uint32_t>(lanes_.size()));
   std::uint32_t to = 0;
   auto least = std::numeric_limits<std::uint64_t>::max();
   for (std::uint32_t i = 0; i < lanes; ++i) {
@@ -37,7 +41,7 @@ std::uint32_t recovering_deal::choose(const stage_output& out) {
   if (head != nullptr && head->origin.is_again)
     return out.has_room(port_of(head->origin.lane)) ? 0 : no_port;
   std::uint32_t with_room = 0;
-  const auto lanes = static_cast<std::uint32_t>(lanes_.size());
+  const auto lanes = working_ports(control_.get(), static_cast<std::uint32_t>(lanes_.size()));
   for (std::uint32_t l = 0; l < lanes; ++l) with_room += out.has_room(port_of(l)) ? 1 : 0;
   return with_room == lanes || (with_room > 0 && !hash_) ? 0 : no_port;
 }

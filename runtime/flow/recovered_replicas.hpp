@@ -29,6 +29,7 @@
 // Source: upstream backup (Hwang et al., High-Availability Algorithms for Distributed Stream
 // Processing, ICDE 2005), with markers in-band as in Chandy and Lamport's snapshots.
 
+#include "troupe/runtime/flow/replica_control.hpp"
 #include "troupe/runtime/flow/replica_ledger.hpp"
 #include "troupe/runtime/flow/stage.hpp"
 
@@ -46,9 +47,11 @@ inline constexpr std::uint32_t lane_instances = 3;
 
 class recovering_deal final : public stage {
  public:
-  // `hash`: items of one hash go to one lane; none: to the one that has least to do.
+  // `hash`: items of one hash go to one lane; none: to the one that has least to do. `control`:
+  // null where all work, as they do by hash.
   recovering_deal(std::uint32_t lanes, std::function<std::uint64_t(any_value&)> hash,
-                  std::shared_ptr<replica_ledger> ledger);
+                  std::shared_ptr<replica_ledger> ledger,
+                  std::shared_ptr<const replica_control> control = {});
   bool take(std::uint32_t port, any_value&& in, stage_output& out) override;
   std::uint32_t choose(const stage_output& out) override;
   bool end(std::uint32_t port, stage_output& out) override;
@@ -87,6 +90,7 @@ class recovering_deal final : public stage {
   std::vector<lane> lanes_;
   std::function<std::uint64_t(any_value&)> hash_;
   std::shared_ptr<replica_ledger> ledger_;
+  std::shared_ptr<const replica_control> control_;
   std::uint32_t next_ = 0, ticket_ = 0;
   std::int64_t looks_at_ = never_ns;  // at the end: whether all lanes have ended
 };

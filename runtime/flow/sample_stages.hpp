@@ -275,14 +275,15 @@ auto cached(const flow<T>& in, F f, const cache_options& c = {}, const stage_opt
       const auto h = std::uint64_t{std::hash<V>{}(parts::key(std::as_const(v.get<T>())))};
       return (h ^ h >> 33) * 0xff51afd7ed558ccd >> 20;
     };
-    auto keeps = kept_by_value{std::move(f), c.bytes / std::max<std::uint64_t>(1, o.replicas)};
+    auto keeps =
+        kept_by_value{std::move(f), c.bytes / std::max<std::uint64_t>(1, o.replicas.most())};
     return flow<W>(
         g,
         add_function(
             g, in.stage(), in.port(),
             {"cached", &typeid(F), stage_maker<function_stage<kept_by_value, T>>(std::move(keeps)),
              1, rate_of_result<F>(true), false, std::is_copy_constructible_v<F>},
-            o, where, o.replicas > 1 ? hash : std::function<std::uint64_t(any_value&)>()),
+            o, where, !o.replicas.is_one() ? hash : std::function<std::uint64_t(any_value&)>()),
         0);
   }
 }

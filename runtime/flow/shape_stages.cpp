@@ -103,10 +103,12 @@ class pass_stage final : public stage {
 
 class deal_stage final : public stage {
  public:
-  explicit deal_stage(std::function<std::uint64_t(any_value&)> hash) : hash_(std::move(hash)) {}
+  deal_stage(std::function<std::uint64_t(any_value&)> hash,
+             std::shared_ptr<const replica_control> control)
+      : hash_(std::move(hash)), control_(std::move(control)) {}
 
   bool take(std::uint32_t, any_value&& in, stage_output& out) override {
-    const auto ports = out.ports();
+    const auto ports = working_ports(control_.get(), out.ports());
     std::uint32_t to = 0;
     if (hash_) {
       to = static_cast<std::uint32_t>(hash_(in) % ports);
@@ -128,12 +130,14 @@ class deal_stage final : public stage {
   // By hash it is known only afterwards who gets an item: all must have room.
   std::uint32_t choose(const stage_output& out) override {
     std::uint32_t with_room = 0;
-    for (std::uint32_t p = 0; p < out.ports(); ++p) with_room += out.has_room(p) ? 1 : 0;
-    return with_room == out.ports() || (with_room > 0 && !hash_) ? 0 : no_port;
+    const auto ports = working_ports(control_.get(), out.ports());
+    for (std::uint32_t p = 0; p < ports; ++p) with_room += out.has_room(p) ? 1 : 0;
+    return with_room == ports || (with_room > 0 && !hash_) ? 0 : no_port;
   }
 
  private:
   std::function<std::uint64_t(any_value&)> hash_;
+  std::shared_ptr<const replica_control> control_;
   std::uint32_t next_ = 0, ticket_ = 0;
 };
 
@@ -337,8 +341,9 @@ std::unique_ptr<stage> make_zip(std::uint32_t inputs, value_pack pack) {
   return std::make_unique<zip_stage>(inputs, std::move(pack));
 }
 std::unique_ptr<stage> make_pass() { return std::make_unique<pass_stage>(); }
-std::unique_ptr<stage> make_deal(std::function<std::uint64_t(any_value&)> hash) {
-  return std::make_unique<deal_stage>(std::move(hash));
+std::unique_ptr<stage> make_deal(std::function<std::uint64_t(any_value&)> hash,
+                                 std::shared_ptr<const replica_control> control) {
+  return std::make_unique<deal_stage>(std::move(hash), std::move(control));
 }
 std::unique_ptr<stage> make_gather(std::uint32_t inputs, bool keeps_order) {
   return std::make_unique<gather_stage>(inputs, keeps_order);

@@ -3,6 +3,7 @@
 // gather of replicas, batches, windows, lossy edges. flow.hpp makes them, with what must know the
 // type as functions.
 
+#include "troupe/runtime/flow/replica_control.hpp"
 #include "troupe/runtime/flow/stage.hpp"
 
 #include <cstdint>
@@ -24,7 +25,9 @@ std::unique_ptr<stage> make_zip(std::uint32_t inputs, value_pack pack);
 // Passes items on as they are: what comes back of a loop, dead letters of many.
 std::unique_ptr<stage> make_pass();
 // Gives each item to the replica that has least to do, or, with `hash`, to that of its hash.
-std::unique_ptr<stage> make_deal(std::function<std::uint64_t(any_value&)> hash);
+// `control`: of replicas whose number may change, which have no hash.
+std::unique_ptr<stage> make_deal(std::function<std::uint64_t(any_value&)> hash,
+                                 std::shared_ptr<const replica_control> control = {});
 // What replicas make, in the order in which their items were dealt, or as it comes.
 std::unique_ptr<stage> make_gather(std::uint32_t inputs, bool keeps_order);
 // `count` items as one, or fewer when the first has waited for `within_ns` (0: it may wait), or at

@@ -21,6 +21,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -30,6 +31,7 @@ class flow_group;
 struct flow_slot;
 struct travelling_function;
 class replica_ledger;
+struct replica_control;
 
 // What a stage puts its items into, and asks of the group that runs it.
 class stage_output {
@@ -49,6 +51,10 @@ class stage_output {
   void set_label(std::shared_ptr<const std::string> label);
   // The item at hand cannot be made into anything.
   void fail(error e);
+  // What fail() was told of it, which then counts for nothing.
+  std::optional<error> take_failure();
+  // Items that the stage has put so far.
+  std::uint64_t items_put() const noexcept;
   bool has_room(std::uint32_t port) const noexcept;
   // Items that the stage behind the port has not taken yet.
   std::uint64_t outstanding(std::uint32_t port) const noexcept;
@@ -138,6 +144,15 @@ struct stage_rate {
 };
 inline constexpr stage_rate unknown_rate{0, 0, false};
 
+// What a function must take, make and keep to come into the place of another one
+// (stage_replacement.hpp).
+struct function_contract {
+  const std::type_info* takes = nullptr;
+  const std::type_info* makes = nullptr;  // void: nothing
+  bool makes_one = false;                 // of each item
+  std::string state;                      // its layout; empty: it has none
+};
+
 // What is known of a stage before it runs.
 struct stage_info {
   std::string name;  // unique in its topology
@@ -190,6 +205,10 @@ struct stage_info {
   bool is_chained = false;
   // Of a deal and a gather that keep what they deal.
   std::shared_ptr<replica_ledger> ledger;
+  // Null: it is no function, or not one that may be replaced.
+  std::shared_ptr<const function_contract> contract;
+  // Of a deal and its replicas, whose number may change; null: it stays.
+  std::shared_ptr<replica_control> control;
 
   // Nothing comes of it, but dead letters.
   bool is_end() const noexcept { return outputs == (dead_output == no_port ? 0U : 1U); }

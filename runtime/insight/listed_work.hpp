@@ -21,6 +21,11 @@ class listed_work {
   // As it is now; `node`: the name of the node that lists it. Ages count up to now.
   virtual job_snapshot job(const std::string& node) const = 0;
   virtual std::vector<actor_snapshot> actors(const std::string& node) const = 0;
+  // A tool asks for something: "drain", "replicas", and what that needs to know. What is said to it
+  // ("refused: ..." where it cannot be); empty: it is not asked of this process.
+  virtual std::string obey(std::string_view /*what*/, std::string_view /*rest*/) const {
+    return {};
+  }
 };
 
 }  // namespace troupe

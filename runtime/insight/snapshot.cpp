@@ -141,6 +141,7 @@ std::string_view to_string(job_state s) noexcept {
     case job_state::failed: return "failed";
     case job_state::recovering: return "recovering";
     case job_state::stopped: return "stopped";
+    case job_state::paused: return "paused";
   }
   return {};
 }

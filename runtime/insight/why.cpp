@@ -201,6 +201,14 @@ judged explain_job(const cluster_snapshot& c, const job_snapshot& j) {
                               j.cause.empty() ? "" : fmt::format(" after: {}", j.bare_cause()));
     return {std::move(answer), 2};
   }
+  if (j.state == job_state::paused) {
+    answer.kind = root_kind::paused;
+    answer.since_seconds = 0;
+    answer.root =
+        fmt::format("{}: is paused: its sources stand still until troupe topology resume {}",
+                    heading(j), j.name);
+    return {std::move(answer), 2};
+  }
   answer.kind = j.state == job_state::done      ? root_kind::job_done
                 : j.state == job_state::stopped ? root_kind::job_stopped
                                                 : root_kind::job_failed;
@@ -236,6 +244,7 @@ std::string_view to_string(root_kind k) noexcept {
     case root_kind::job_failed: return "job failed";
     case root_kind::recovering: return "recovering";
     case root_kind::moving: return "moving";
+    case root_kind::paused: return "paused";
     case root_kind::node_lost: return "node lost";
     case root_kind::actor_ended: return "actor ended";
     case root_kind::actor_missing: return "actor missing";

@@ -30,6 +30,7 @@ enum class root_kind : std::uint8_t {
   job_stopped,
   job_failed,
   recovering,     // between two epochs
+  paused,         // its sources stand still, since somebody has asked for that
   moving,         // it goes on: all that waits or runs is too young to be a root
   node_lost,      // the node does not answer, is unreachable, dead or left
   actor_ended,    // somebody waits for an actor that ended

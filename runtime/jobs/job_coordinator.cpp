@@ -174,10 +174,8 @@ void job_coordinator::place() {
   made_ = start_.worker_steps;
   made_.resize(next_loss_.size());
   ahead_ = made_;
-  if (start_.restore == restore_kind::kept && restore_from_.empty())
-    for (const auto& [variable, holder] : holders_)
-      for (std::size_t w = 0; w < ahead_.size() && w < holder.second.applied.size(); ++w)
-        ahead_[w] = std::max(ahead_[w], holder.second.applied[w]);
+  const auto kept = kept_steps();
+  for (std::size_t w = 0; w < ahead_.size(); ++w) ahead_[w] = std::max(ahead_[w], kept[w]);
   parties_.emplace(*plan_, nodes_);
   accounts_.emplace(plan_->workers, start_.worker_steps);
   awaited_ = parties_->running();
@@ -894,6 +892,16 @@ result<void> job_coordinator::on_finish(std::uint64_t at_least) {
   return {};
 }
 
+// By worker: the steps that are in any variable which the epoch begins with.
+std::vector<std::uint64_t> job_coordinator::kept_steps() const {
+  std::vector<std::uint64_t> steps(next_loss_.size());
+  if (start_.restore != restore_kind::kept || !restore_from_.empty()) return steps;
+  for (const auto& [variable, holder] : holders_)
+    for (std::size_t w = 0; w < steps.size() && w < holder.second.applied.size(); ++w)
+      steps[w] = std::max(steps[w], holder.second.applied[w]);
+  return steps;
+}
+
 // JC-10. False: it is over.
 bool job_coordinator::end_where_it_is() {
   if (last_step_ != 0) return true;
@@ -907,6 +915,8 @@ bool job_coordinator::end_where_it_is() {
   auto last = std::max<std::uint64_t>(1, finish_at_);
   for (const auto s : next_loss_) last = std::max(last, s);
   for (const auto s : start_.worker_steps) last = std::max(last, s);
+  // A shard may have applied gradients of steps whose losses nobody has told yet.
+  for (const auto s : kept_steps()) last = std::max(last, s);
   last_step_ = std::min(last, spec.steps);
   auto program = setup_.program->with_steps(last_step_);
   if (program) {

@@ -288,6 +288,7 @@ class job_coordinator {
   void fail(failure f);
   void end(const std::string& reason);
   void take_over();
+  std::vector<std::uint64_t> kept_steps() const;
   bool end_where_it_is();
   void count_unseen_losses();
   void choose_successors();

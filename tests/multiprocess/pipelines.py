@@ -9,6 +9,7 @@ import math
 import os
 import re
 import signal
+import socket
 import struct
 import subprocess
 import zlib
@@ -54,6 +55,10 @@ class pipelines(harness.cluster_test):
         self.assertIn("map x 2", told)
         self.assertIn("at most 64.0 MiB in all edges together", told)
         self.assertEqual(self.finish("hello_pipeline", "--quiet", "--threads", 2, "--memory", "1MiB").err, "")
+        told = json.loads(self.finish("hello_pipeline", "--quiet", "--json").out.splitlines()[-1])
+        self.assertEqual((told["topology"], told["ended"], told["replicas"]), ("hello_pipeline", "done", []))
+        self.assertGreater(told["seconds"], 0)
+        self.assertTrue(all(abs(s["busy"] + s["starved"] + s["blocked"] - 1) < 1e-3 for s in told["stages"]), told)
         self.finish("hello_pipeline", "--thread", 2, code=USAGE)
         self.finish("hello_pipeline", "--memory", "much", code=USAGE)
 
@@ -136,6 +141,47 @@ class pipelines(harness.cluster_test):
         self.assertEqual(p.wait(), 130, p.tail())
         self.finish("serve_http", "--listen", "nowhere", code=USAGE)
 
+    def test_sensors_are_watched_over_tcp(self):
+        p = self.start("watch_sensors", "--listen", "127.0.0.1:0", "--window", 64, "--limit", 0.9, "--features", self.path("features.csv"),
+                       "--failures", self.path("failures.csv"))
+        said, _ = p.line(r"^watch_sensors: at ([\d.]+):(\d+)$", "err")
+        at = (said.group(1), int(said.group(2)))
+        # Samples that are whole quarters: sums of them are exact.
+        samples = {sensor: [((i * (7 + sensor)) % 9 - 4) / 4 for i in range(640)] for sensor in (3, 1, 2)}
+        for sensor in samples:
+            samples[sensor][-1] = 50.0  # the last window of each is loud
+        sockets = {sensor: socket.create_connection(at, timeout=60) for sensor in samples}
+        for part in range(0, 640, 40):
+            if part == 320:  # before others of the same connection, which are waited for
+                sockets[3].sendall(struct.pack("<I", 5) + b"12345" + struct.pack("<IIf", 8, 9, math.nan))
+            for sensor, s in sockets.items():
+                body = struct.pack("<I40f", sensor, *samples[sensor][part:part + 40])
+                s.sendall(struct.pack("<I", len(body)) + body)
+        wanted = {}
+        for sensor, all in samples.items():
+            for window in range(19):
+                x = all[window * 32:window * 32 + 64]
+                wanted[sensor, window] = (sum(x) / 64, math.sqrt(sum(v * v for v in x) / 64), max(abs(v) for v in x))
+        for sensor, s in sockets.items():
+            self.assertIsNotNone(p.line(f"^alarm: sensor {sensor}, window 18: "), p.tail())
+            s.close()
+        p.send(signal.SIGINT)
+        self.assertEqual(p.wait(), 130, p.tail())
+        rows = self.rows("features.csv")
+        self.assertEqual(rows[0], ["sensor", "window", "mean", "rms", "peak"])
+        got = {(int(r[0]), int(r[1])): tuple(map(float, r[2:])) for r in rows[1:]}
+        self.assertEqual(len(rows) - 1, 3 * 19)
+        for key, values in wanted.items():
+            for a, b in zip(got[key], values, strict=True):
+                self.assertAlmostEqual(a, b, places=12)
+        alarms = re.findall(r"^alarm: sensor (\d+), window (\d+): ([\d.]+)$", p.out, re.M)
+        self.assertEqual({(int(s), int(w)) for s, w, _ in alarms}, {key for key, v in wanted.items() if v[1] > 0.9})
+        failures = " ".join(" ".join(r) for r in self.rows("failures.csv")[1:])
+        self.assertIn("5 bytes of", failures)
+        self.assertIn("sensor 9 says what is no number", failures)
+        self.assertRegex(p.err, r"alarm .* latency p50 [\d.]+ [mu]s, p99 ")
+        self.finish("watch_sensors", "--listen", "nowhere", code=USAGE)
+
     # --- ends ---------------------------------------------------------------------------------------------------------
 
     def test_a_signal_drains_it_and_a_second_one_ends_it(self):
@@ -192,6 +238,60 @@ class pipelines(harness.cluster_test):
             p.send(signal.SIGKILL)
             p.wait()
             self.until("it is gone", lambda: not [j for j in self.list("jobs") if j["state"] == "running"])
+
+    def test_tools_pause_it_change_its_replicas_and_drain_it(self):
+        self.start_nodes(1)
+        p = self.start("topologies", "score", "--quiet", "--json", "--cluster", self.cluster, "--name", "numbers", "--threads", 2)
+        self.assertIsNotNone(p.line("runs"), p.tail())
+
+        def stages():
+            return {a["name"]: a for a in json.loads(self.tool("topology", "show", "numbers", "--json"))}
+
+        self.assertEqual(set(stages()) - {"score/deal", "score/gather"}, {"make", "decode", "score/0", "score/1", "keep"})
+        self.assertRegex(self.tool("topology", "show", "numbers"), r"numbers: running, \d+ items have arrived\nSTAGE +NODE")
+        self.assertEqual(self.tool("topology", "pause", "numbers"), "numbers is paused\n".strip())
+        self.assertIn("is paused: its sources stand still until troupe topology resume numbers", self.tool("why", "numbers"))
+        self.until("what was under way has arrived", lambda: stages()["keep"]["messages_in"] == stages()["make"]["messages_out"])
+        made = stages()["make"]["messages_out"]
+        self.assertEqual(self.json("topology", "pause", "numbers"), {"job": "numbers", "state": "paused"})
+        self.assertEqual(stages()["make"]["messages_out"], made)
+        self.assertEqual(self.json("topology", "resume", "numbers"), {"job": "numbers", "state": "running"})
+        self.assertIn("score works with 4 of 4 replicas", self.tool("topology", "replicas", "numbers", "score", "4"))
+        self.until("they work", lambda: {"score/2", "score/3"} <= set(stages()))
+        self.assertEqual(self.json("topology", "replicas", "numbers", "score", "1"), {"job": "numbers", "stage": "score", "replicas": 1})
+        self.until("the others have nothing to do", lambda: [stages()[f"score/{i}"]["queue"] for i in (1, 2, 3)] == [0, 0, 0])
+        idle = [stages()[f"score/{i}"]["messages_in"] for i in (1, 2, 3)]
+        worked = stages()["score/0"]["messages_in"]
+        self.until("one works alone", lambda: stages()["score/0"]["messages_in"] > worked + 10)
+        self.assertEqual([stages()[f"score/{i}"]["messages_in"] for i in (1, 2, 3)], idle)
+        for arguments, code, says in ((("replicas", "numbers", "score", "5"), FAILED, "score has from 1 to 4 replicas"),
+                                      (("replicas", "numbers", "scor", "2"), NOT_FOUND, "there is no stage 'scor' here"),
+                                      (("replicas", "numbers", "decode", "2"), FAILED, "whose number stays"),
+                                      (("move", "numbers", "score", "n1"), FAILED, "score stays where it is"),
+                                      (("pause", "nobody"), NOT_FOUND, "there is no topology 'nobody' here"),
+                                      (("show", "nobody"), NOT_FOUND, "there is no topology 'nobody' here"),
+                                      (("replicas", "numbers", "score", "many"), USAGE, "'many' is no number of replicas"),
+                                      (("dance", "numbers"), USAGE, "there are show, pause, resume, drain, replicas and move")):
+            q = self.run_program("troupe", "--cluster", self.cluster, "topology", *arguments)
+            self.assertEqual((q.code, len(q.err.splitlines())), (code, 1), q.tail())
+            self.assertIn(says, q.err)
+        self.tool("topology", "pause", "numbers")
+        said = self.tool("topology", "drain", "numbers")
+        self.assertRegex(said, r"^numbers (has ended, and its program|is done, at step \d+)$")
+        self.assertEqual(p.wait(), 0, p.tail())
+        # Everything that was made has arrived.
+        told = json.loads(p.out.splitlines()[-2])
+        self.assertEqual((told["topology"], told["ended"]), ("numbers", "drained"))
+        items = {s["stage"]: s for s in told["stages"]}
+        self.assertEqual((int(p.out.splitlines()[-1]), items["keep"]["items_in"]), (items["make"]["items_out"],) * 2)
+        self.assertEqual(told["replicas"], [{"stage": "score", "working": 1, "most": 4, "why": "as was asked for"}])
+        again = self.start("topologies", "score", "--quiet", "--cluster", self.cluster, "--name", "numbers", "--threads", 2)
+        self.assertIsNotNone(again.line("runs"), again.tail())
+        self.assertRegex(self.tool("job", "stop", "numbers"), "^numbers (has ended, and its program|is done)")
+        self.assertEqual(again.wait(), 0, again.tail())
+
+    def json(self, *arguments):
+        return json.loads(self.tool(*arguments, "--json"))
 
 
 if __name__ == "__main__":

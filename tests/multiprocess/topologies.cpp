@@ -43,7 +43,7 @@ int main(int argc, char** argv) {
   auto first =
       map(numbers, [&](int x) { return work(what, "decode", x, 5ms); }, {.name = "decode"});
   auto second = map(first, [&](int x) { return work(what, "score", x, 5ms); },
-                    {.name = "score", .replicas = 2});
+                    {.name = "score", .replicas = between(2, 4)});
   int done = 0;
   for_each(second,
            [&](int x) {

@@ -120,6 +120,73 @@ BOOST_AUTO_TEST_CASE(stages_run_on_nodes_and_items_come_back_in_order) {
     }
 }
 
+BOOST_AUTO_TEST_CASE(a_stage_moves_from_node_to_node_while_it_runs) {
+  test::own_nodes nodes("far_moves", {worker("n1"), worker("n2")});
+  topology t(over("far_moves"));
+  t.use(stages());
+  std::atomic<std::int64_t> made{0};
+  const auto numbers = source(t, [&]() -> std::optional<std::int64_t> { return made++; });
+  const auto all = collect(
+      map(numbers, works{20}, {.name = "work", .replicas = between(1, 2), .on = "/job:worker"}));
+  const auto said = [](const result<void>& r) { return r ? "" : r.error().message(); };
+  BOOST_TEST(said(t.move("work", "n2")) == "work: the topology has not begun");
+  const auto taken = [](const topology& running, const std::string& replica) {
+    for (const auto& s : running.report())
+      if (s.name == replica) return s.items_in;
+    return std::uint64_t{0};
+  };
+  int moves = 0;
+  std::uint64_t wanted = 1;
+  const auto done = t.run_to_end([&](const topology& running) {
+    auto& me = const_cast<topology&>(running);
+    const bool is_on_first = moves % 2 == 0;
+    const auto here = taken(running, is_on_first ? "work/0" : "work/1");
+    if (here < wanted) return;
+    if (moves == 6) return me.stop();
+    BOOST_TEST(said(me.move("work", is_on_first ? "n2" : "n1")) == "");
+    ++moves;
+    wanted = taken(running, is_on_first ? "work/1" : "work/0") + 100;
+    BOOST_TEST(said(me.move("work", is_on_first ? "n2" : "n1")) == "");  // it is there
+    BOOST_TEST(said(me.move("work", "n9")) == "work has no replica on n9");
+    BOOST_TEST(said(me.move("wrk", "n1")).starts_with("there is no stage 'wrk' here"));
+  });
+  BOOST_REQUIRE_MESSAGE(done, (done ? "" : done.error().text()));
+  BOOST_TEST(moves == 6);
+  BOOST_REQUIRE_EQUAL(all->size(), std::size_t(made.load()));
+  for (std::size_t i = 0; i < all->size(); ++i) BOOST_REQUIRE_EQUAL((*all)[i], std::int64_t(i));
+}
+
+// While their number changes, and they move, one of the nodes leaves.
+BOOST_AUTO_TEST_CASE(replicas_on_nodes_come_and_go_and_a_node_is_lost_meanwhile) {
+  for (const bool leaves : {false, true}) {
+    test::own_nodes nodes("far_live", {worker("n1"), worker("n2")});
+    topology t(over("far_live"));
+    t.use(stages());
+    const stage_options far{.replicas = between(1, 4), .on = "/job:worker"};
+    const auto numbers = source(t, counting{4000});
+    const auto got = collect(map(map(numbers, works{30}, far), twice_each{}, far));
+    std::atomic<int> looks{0};
+    std::atomic<bool> is_over{false};
+    std::thread surgeon([&] {
+      test::wait_until("it runs", [&] { return looks > 2 || is_over; });
+      std::mt19937 random(5);
+      for (int turn = 0; !is_over; ++turn) {
+        for (const auto* stage : {"works", "twice_each"}) {
+          (void)t.set_replicas(stage, std::uint32_t(1 + random() % 4));
+          (void)t.move(stage, random() % 2 == 0 ? "n1" : "n2");
+        }
+        if (leaves && turn == 20) nodes.leave(0);
+        std::this_thread::sleep_for(1ms);
+      }
+    });
+    const auto done = t.run_to_end([&](const topology&) { ++looks; });
+    is_over = true;
+    surgeon.join();
+    BOOST_REQUIRE_MESSAGE(done, (done ? "" : done.error().text()));
+    BOOST_CHECK(are_whole(*got, 4000));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_node_that_leaves_leaves_its_items_to_others) {
   for (const int leaves : {1, 2}) {
     test::own_nodes nodes("far_leaves", {worker("n1"), worker("n2")});

@@ -69,6 +69,8 @@ const std::vector<pipeline_mistake>& mistakes_of_pipelines() {
       MISTAKE("A loop that is not closed", auto back = feedback<int>(t); collect(merge(from(t, {1}), back)); return p.built();),
       MISTAKE("A loop without credit", auto back = feedback<int>(t, {.credit = 0}); auto all = merge(from(t, {1}), back); close(back, filter(all, [](int x) { return x > 1; })); return p.built();),
       MISTAKE("No replicas", collect(map(from(t, {1}), twice{}, {.replicas = 0})); return p.built();),
+      MISTAKE("More replicas at first than at most", collect(map(from(t, {1}), twice{}, {.replicas = between(4, 2)})); return p.built();),
+      MISTAKE("A number of replicas that changes, of keys", collect(partition_by(from(t, {1}), [](const int& x) { return x; }, twice{}, {.replicas = automatic})); return p.built();),
       MISTAKE("Replicas of what has none", collect(from(t, {1}, {.replicas = 2})); return p.built();),
       MISTAKE("A source that is to begin anew", collect(from(t, {1}, {.on_error = restart(3)})); return p.built();),
       MISTAKE("Batches of nothing", collect(batch(from(t, {1}), {.count = 0})); return p.built();),

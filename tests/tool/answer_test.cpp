@@ -307,6 +307,74 @@ BOOST_AUTO_TEST_CASE(checkpoint_make_waits_for_the_newest_job_of_that_name) {
   BOOST_TEST(answer_changed(c, before, now).value().exit_code == 6);
 }
 
+BOOST_AUTO_TEST_CASE(a_topology_is_asked_until_it_is_as_wished) {
+  cluster_snapshot before, now;
+  job_snapshot j;
+  j.id = "1", j.name = "shop", j.step = 7;
+  const auto with = [&](const char* request, job_state state) {
+    j.state = state;
+    now.jobs = {j};
+    return answer_changed(parse(request), before, now);
+  };
+  BOOST_TEST(!with("topology pause shop", job_state::running));
+  BOOST_TEST(with("topology pause shop", job_state::paused).value().out == "shop is paused\n");
+  BOOST_TEST(with("topology pause shop --json", job_state::paused).value().out ==
+             "{\"job\":\"shop\",\"state\":\"paused\"}\n");
+  BOOST_TEST(!with("topology resume shop", job_state::paused));
+  BOOST_TEST(with("topology resume shop", job_state::running).value().out == "shop goes on\n");
+  BOOST_TEST(with("topology pause shop", job_state::done).value().err ==
+             "troupe: topology 'shop' has ended\n");
+  BOOST_TEST(!with("topology drain shop", job_state::paused));
+  BOOST_TEST(with("topology drain shop", job_state::done).value().out ==
+             "shop is done, at step 7\n");
+  // Its program has ended with it.
+  before.said = {{"n1", "drains"}};
+  now.jobs.clear();
+  for (const char* how : {"topology drain shop", "job stop shop", "job finish shop"})
+    BOOST_TEST(answer_changed(parse(how), before, now).value().out ==
+               "shop has ended, and its program\n");
+  before.said = {{"n1", "3 of 4 replicas"}};
+  BOOST_TEST(with("topology replicas shop decode 3", job_state::running).value().out ==
+             "shop: decode works with 3 of 4 replicas\n");
+  BOOST_TEST(with("topology replicas shop decode 3 --json", job_state::running).value().out ==
+             "{\"job\":\"shop\",\"stage\":\"decode\",\"replicas\":3}\n");
+  before.said = {{"n1", "refused: there is no stage 'x' here; those whose replicas may change: y"}};
+  BOOST_TEST(answer_refused(parse("topology replicas shop x 3"), before).value().exit_code == 6);
+  before.said = {{"n1", "refused: decode has from 1 to 4 replicas"}};
+  const auto refused = answer_refused(parse("topology replicas shop decode 9"), before).value();
+  BOOST_TEST(refused.exit_code == 1);
+  BOOST_TEST(refused.err == "troupe: shop: decode has from 1 to 4 replicas\n");
+  before.said.clear();
+  before.jobs = {j};
+  BOOST_TEST(answer_refused(parse("topology pause shp"), before).value().err ==
+             "troupe: there is no topology 'shp' here; did you mean shop?\n");
+}
+
+BOOST_AUTO_TEST_CASE(a_topology_is_shown_by_its_stages) {
+  cluster_snapshot c;
+  job_snapshot j;
+  j.id = "1", j.name = "shop", j.step = 7;
+  c.jobs = {j};
+  actor_snapshot a;
+  a.id = "n1.shop.0", a.name = "decode", a.kind = "stage", a.node = "n1", a.job = "shop";
+  a.job_id = "1", a.messages_in = 12, a.messages_out = 11;
+  c.actors = {a};
+  a.id = "n1.5", a.kind = "op", a.name = "matmul", a.job = "other", a.job_id = "2";
+  c.actors.push_back(a);
+  const auto shown = answer_to(parse("topology show shop"), c, {0, 0});
+  BOOST_TEST(shown.out.starts_with("shop: running, 7 items have arrived\nSTAGE "), shown.out);
+  BOOST_TEST(shown.out.find("decode") != std::string::npos);
+  BOOST_TEST(shown.out.find("matmul") == std::string::npos);
+  BOOST_TEST(answer_to(parse("topology show shop --json"), c, {0, 0}).out.find("\"decode\"") !=
+             std::string::npos);
+  const auto none = answer_to(parse("topology show sho"), c, {0, 0});
+  BOOST_TEST(none.exit_code == 6);
+  BOOST_TEST(none.err == "troupe: there is no topology 'sho' here; did you mean shop?\n");
+  c.actors.clear();
+  BOOST_TEST(answer_to(parse("topology show shop"), c, {0, 0}).err ==
+             "troupe: 'shop' is no topology: it has no stages\n");
+}
+
 BOOST_AUTO_TEST_CASE(the_version_needs_no_cluster) {
   BOOST_TEST(answer_version(parse("version")).out.starts_with("troupe 0."));
   BOOST_TEST(

@@ -59,6 +59,14 @@ BOOST_AUTO_TEST_CASE(every_verb_of_the_grammar_is_read) {
   BOOST_TEST((good("events").action == verb::events));
   BOOST_TEST(good("wait nodes=3").nodes_wanted == 3u);
   BOOST_TEST((good("version").action == verb::version));
+  BOOST_TEST((good("topology show shop").action == verb::show_topology));
+  BOOST_TEST((good("topology show shop").ask.parts == (ask_part::actors | ask_part::jobs)));
+  BOOST_TEST(good("topology pause shop").ask.request == "pause shop");
+  BOOST_TEST(good("topology resume shop").ask.request == "resume shop");
+  BOOST_TEST((good("topology drain shop").action == verb::drain_topology));
+  BOOST_TEST(good("topology replicas shop decode 3").ask.request == "replicas shop\tdecode\t3");
+  BOOST_TEST(good("topology replicas shop decode 3").replicas == 3U);
+  BOOST_TEST(good("topology move shop decode n2").ask.request == "move shop\tdecode\tn2");
   BOOST_TEST((good("plan model.troupe").action == verb::plan));
 }
 
@@ -157,6 +165,13 @@ BOOST_AUTO_TEST_CASE(a_mistake_ends_with_2_and_one_line_that_says_what_was_expec
   check_usage("wait", "CONDITION");
   check_usage("graph --dot --svg", "--dot");
   check_usage("graph --dot --json", "--json does not go with --dot");
+  check_usage("topology", "topology: there is no action ''; there are show, pause");
+  check_usage("topology pause", "topology pause: which one? troupe list jobs shows all");
+  check_usage("topology move shop decode", "topology move: to which node?");
+  check_usage("topology replicas shop", "of which stage? troupe topology show shop shows all");
+  check_usage("topology replicas shop decode", "'' is no number of replicas");
+  for (const char* n : {"0", "-1", "3x", "99999999999"})
+    check_usage(std::string("topology replicas shop decode ") + n, "is no number of replicas");
   check_usage("status list", "list");
   check_usage("--cluster", "--cluster");
 }

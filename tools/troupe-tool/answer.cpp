@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <vector>
 
 namespace troupe {
@@ -92,12 +93,47 @@ outcome answer_why(const command& c, const cluster_snapshot& s) {
   return o;
 }
 
+// The job of that name or id; of several, which ended jobs may be, the one that began last.
+// nullptr: none.
+const job_snapshot* newest_job(const std::string& name_or_id, const cluster_snapshot& s) {
+  const job_snapshot* newest = nullptr;
+  for (const auto& j : s.jobs)
+    if ((j.name == name_or_id || j.id == name_or_id) &&
+        (newest == nullptr || j.started_seconds < newest->started_seconds))
+      newest = &j;
+  return newest;
+}
+
+outcome answer_topology(const command& c, const cluster_snapshot& s, std::size_t width) {
+  const auto* job = newest_job(c.id, s);
+  cluster_snapshot stages;
+  if (job != nullptr)
+    for (const auto& a : s.actors)
+      if (a.kind == "stage" && belongs(a, *job)) stages.actors.push_back(a);
+  if (stages.actors.empty()) {
+    std::vector<std::string> names;
+    for (const auto& j : s.jobs) names.push_back(j.name);
+    return answer_error(
+        job != nullptr
+            ? error(error_code::not_found,
+                    fmt::format("'{}' is no topology: it has no stages", c.id))
+            : error(error_code::not_found, fmt::format("there is no topology '{}' here{}", c.id,
+                                                       did_you_mean(c.id, names))));
+  }
+  if (c.json) return {0, with_newline(to_json(std::span<const actor_snapshot>(stages.actors))), {}};
+  auto o = from_table(list_stages(stages, width));
+  o.out = fmt::format("{}: {}, {} items have arrived\n{}", job->name, to_string(job->state),
+                      job->step, o.out);
+  return o;
+}
+
 outcome answer_whole(const command& c, const cluster_snapshot& s, screen size) {
   switch (c.action) {
     case verb::list: return answer_list(c, s, size.width);
     case verb::show: return answer_show(c, s, size.width);
     case verb::graph: return answer_graph(c, s);
     case verb::why: return answer_why(c, s);
+    case verb::show_topology: return answer_topology(c, s, size.width);
     case verb::events:
       return {
           0, c.json ? with_newline(to_json(std::span<const event>(s.events))) : list_events(s), {}};
@@ -133,6 +169,12 @@ outcome answer_version(const command& c) {
   return o;
 }
 
+static bool is_of_topology(const command& c) {
+  return c.action == verb::pause_topology || c.action == verb::resume_topology ||
+         c.action == verb::drain_topology || c.action == verb::set_replicas ||
+         c.action == verb::move_stage;
+}
+
 std::optional<outcome> answer_refused(const command& c, const cluster_snapshot& s) {
   constexpr std::string_view refused = "refused: ";
   std::string why;
@@ -140,7 +182,10 @@ std::optional<outcome> answer_refused(const command& c, const cluster_snapshot& 
     if (!text.starts_with(refused)) return std::nullopt;
     why = fmt::format("{}: {}", c.id, text.substr(refused.size()));
   }
-  if (!why.empty()) return answer_error(error(error_code::failed, why));
+  const bool is_of_nothing = why.find("there is no stage") != std::string::npos ||
+                             why.find("has no replica on") != std::string::npos;
+  if (!why.empty())
+    return answer_error(error(is_of_nothing ? error_code::not_found : error_code::failed, why));
   std::vector<std::string> names;
   const bool is_node = c.action == verb::leave_cluster;
   for (const auto& n : s.nodes)
@@ -148,7 +193,9 @@ std::optional<outcome> answer_refused(const command& c, const cluster_snapshot& 
   for (const auto& j : s.jobs)
     if (!is_node) names.push_back(j.name);
   return answer_error(error(error_code::not_found, fmt::format("there is no {} '{}' here{}",
-                                                               is_node ? "living node" : "job",
+                                                               is_node             ? "living node"
+                                                               : is_of_topology(c) ? "topology"
+                                                                                   : "job",
                                                                c.id, did_you_mean(c.id, names))));
 }
 
@@ -159,17 +206,6 @@ std::uint64_t checkpoints_before(const cluster_snapshot& s) {
   for (const auto& [node, text] : s.said)
     if (text.starts_with("saves ")) return std::stoull(text.substr(6));
   return 0;
-}
-
-// The job of that name or id; of several, which ended jobs may be, the one that began last.
-// nullptr: none.
-const job_snapshot* newest_job(const std::string& name_or_id, const cluster_snapshot& s) {
-  const job_snapshot* newest = nullptr;
-  for (const auto& j : s.jobs)
-    if ((j.name == name_or_id || j.id == name_or_id) &&
-        (newest == nullptr || j.started_seconds < newest->started_seconds))
-      newest = &j;
-  return newest;
 }
 
 // A node has it, and no program.
@@ -205,10 +241,49 @@ std::optional<outcome> answer_changed(const command& c, const cluster_snapshot& 
     if (job == nullptr) return std::nullopt;  // on its way
     if (!is_over(job->state)) return answer_detached(c, *job, now);
   }
+  // Of a topology its program alone knows, and that has ended with it.
+  const bool was_drained =
+      std::ranges::any_of(before.said, [](const auto& s) { return s.text == "drains"; });
+  if (job == nullptr && was_drained)
+    return outcome{
+        0,
+        c.json ? fmt::format("{{\"job\":{},\"state\":\"done\"}}\n", nlohmann::json(c.id).dump())
+               : fmt::format("{} has ended, and its program\n", c.id),
+        {}};
   if (job == nullptr)
     return answer_error(error(error_code::not_found, fmt::format("job '{}' is gone", c.id)));
   if (job->state == job_state::failed) return answer_error(error(error_code::failed, job->cause));
-  if (c.action == verb::stop_job || c.action == verb::finish_job) {
+  if (c.action == verb::pause_topology || c.action == verb::resume_topology) {
+    const bool is_paused = job->state == job_state::paused;
+    if (is_over(job->state))
+      return answer_error(error(error_code::failed, fmt::format("topology '{}' has ended", c.id)));
+    if (is_paused != (c.action == verb::pause_topology)) return std::nullopt;
+    return outcome{0,
+                   c.json ? fmt::format("{{\"job\":{},\"state\":\"{}\"}}\n",
+                                        nlohmann::json(c.id).dump(), to_string(job->state))
+                          : fmt::format("{} {}\n", c.id, is_paused ? "is paused" : "goes on"),
+                   {}};
+  }
+  if (c.action == verb::move_stage)
+    return outcome{0,
+                   c.json ? fmt::format("{{\"job\":{},\"stage\":{},\"node\":{}}}\n",
+                                        nlohmann::json(c.id).dump(), nlohmann::json(c.stage).dump(),
+                                        nlohmann::json(c.node).dump())
+                          : fmt::format("{}: {} works on {}\n", c.id, c.stage, c.node),
+                   {}};
+  if (c.action == verb::set_replicas) {
+    std::string said;
+    for (const auto& [node, text] : before.said)
+      if (!text.starts_with("refused: ")) said = text;
+    return outcome{0,
+                   c.json ? fmt::format("{{\"job\":{},\"stage\":{},\"replicas\":{}}}\n",
+                                        nlohmann::json(c.id).dump(), nlohmann::json(c.stage).dump(),
+                                        c.replicas)
+                          : fmt::format("{}: {} works with {}\n", c.id, c.stage, said),
+                   {}};
+  }
+  if (c.action == verb::stop_job || c.action == verb::finish_job ||
+      c.action == verb::drain_topology) {
     if (!is_over(job->state)) return std::nullopt;
     return outcome{
         0,

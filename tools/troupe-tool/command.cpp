@@ -30,7 +30,7 @@ constexpr std::string_view global_flags =
     "troupe --help explains them.\n";
 
 struct texts {
-  std::string timeout, kind, condition, doing, update, fuse, seconds = "1";
+  std::string timeout, kind, condition, doing, update, fuse, replicas, seconds = "1";
   std::uint32_t workers = 0, shards = 0;  // 0: not said
   bool dot = false, svg = false;
 };
@@ -46,7 +46,7 @@ void add_global_flags(CLI::App& app, command& c, texts& t) {
   app.add_flag("--json", c.json, "One line of JSON on stdout");
   app.add_option(
          "--timeout", t.timeout,
-         "How long to wait for answers: 500ms, 20s (default: 2s; wait: 20s; checkpoint make, cluster leave, job: 60s)")
+         "How long to wait for answers: 500ms, 20s (default: 2s; wait: 20s; checkpoint make, cluster leave, job, topology: 60s)")
       ->type_name("DURATION");
 }
 
@@ -127,6 +127,16 @@ void add_verbs(CLI::App& app, command& c, texts& t) {
                   verb::stop_job, ask_part::jobs);
   job->add_option("ACTION", t.doing, "stop, finish or detach");
   job->add_option("JOB", c.id, "Name or id, as listed");
+  auto* topology = add(
+      "topology",
+      "show NAME: its stages; pause NAME: its sources stand still, until resume NAME; drain "
+      "NAME: they end, and what is under way goes on to its end; replicas NAME STAGE N: so many work; move NAME STAGE NODE: one works there",
+      verb::show_topology, ask_part::jobs);
+  topology->add_option("ACTION", t.doing, "show, pause, resume, drain, replicas or move");
+  topology->add_option("NAME", c.id, "Name or id, as troupe list jobs shows it");
+  topology->add_option("STAGE", c.stage,
+                       "replicas, move: the stage, without the number of a replica");
+  topology->add_option("N", t.replicas, "replicas: how many work; move: the node");
   add("version", "The version of this program", verb::version, ask_part::nodes);
 }
 
@@ -168,7 +178,48 @@ std::optional<std::string> set_condition(command& c, std::string_view condition)
   return fmt::format("wait: '{}' is no condition; write nodes=N with a whole number N", condition);
 }
 
-std::optional<std::string> set_doing(command& c, const std::string& doing) {
+std::optional<std::string> set_topology(command& c, const std::string& doing,
+                                        const std::string& replicas) {
+  if (doing == "pause")
+    c.action = verb::pause_topology;
+  else if (doing == "resume")
+    c.action = verb::resume_topology;
+  else if (doing == "drain")
+    c.action = verb::drain_topology;
+  else if (doing == "replicas")
+    c.action = verb::set_replicas;
+  else if (doing == "move")
+    c.action = verb::move_stage;
+  else if (doing != "show")
+    return fmt::format(
+        "topology: there is no action '{}'; there are show, pause, resume, drain, replicas and move",
+        doing);
+  if (c.id.empty()) return fmt::format("topology {}: which one? troupe list jobs shows all", doing);
+  if (c.action == verb::show_topology) {
+    c.ask.parts = ask_part::actors | ask_part::jobs;
+    return std::nullopt;
+  }
+  c.ask.request = fmt::format("{} {}", doing, c.id);
+  if (c.action != verb::set_replicas && c.action != verb::move_stage) return std::nullopt;
+  if (c.stage.empty())
+    return fmt::format("topology {}: of which stage? troupe topology show {} shows all", doing,
+                       c.id);
+  if (c.action == verb::move_stage) {
+    if (replicas.empty()) return "topology move: to which node? troupe list nodes shows all";
+    c.node = replicas;
+    c.ask.request += fmt::format("\t{}\t{}", c.stage, c.node);
+    return std::nullopt;
+  }
+  const auto* end = replicas.data() + replicas.size();
+  const auto [rest, failure] = std::from_chars(replicas.data(), end, c.replicas);
+  if (failure != std::errc{} || rest != end || c.replicas == 0)
+    return fmt::format("topology replicas: '{}' is no number of replicas; write how many work",
+                       replicas);
+  c.ask.request += fmt::format("\t{}\t{}", c.stage, c.replicas);
+  return std::nullopt;
+}
+
+std::optional<std::string> set_doing(command& c, const std::string& doing, const texts& t) {
   if (c.action == verb::leave_cluster) {
     if (doing != "leave")
       return fmt::format("cluster: there is no action '{}'; write cluster leave NODE", doing);
@@ -185,6 +236,7 @@ std::optional<std::string> set_doing(command& c, const std::string& doing) {
     if (c.id.empty()) return fmt::format("job {}: which one? troupe list jobs shows all", doing);
     c.ask.request = fmt::format("{} {}", doing, c.id);
   }
+  if (c.action == verb::show_topology) return set_topology(c, doing, t.replicas);
   if (c.action != verb::list_checkpoints) return std::nullopt;
   if (doing == "verify")
     c.action = verb::verify_checkpoints;
@@ -225,7 +277,7 @@ std::optional<std::string> set_duration(command& c, const std::string& text) {
 // What CLI11 has read as text, as values. The first mistake is returned.
 std::optional<std::string> finish(command& c, const texts& t) {
   if (auto mistake = set_kind(c, t.kind)) return mistake;
-  if (auto mistake = set_doing(c, t.doing)) return mistake;
+  if (auto mistake = set_doing(c, t.doing, t)) return mistake;
   if (auto mistake = set_condition(c, t.condition)) return mistake;
   if (auto mistake = set_duration(c, t.seconds)) return mistake;
   if (c.action == verb::none) c.ask.parts = ask_part::all;

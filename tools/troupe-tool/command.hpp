@@ -5,7 +5,8 @@
 //          events | timeline [--seconds N] [--job JOB] | plan FILE [--workers N] [--shards N]
 //          [--nodes N] [--update sync|allreduce|async] [--fuse on|off] [--load FILE] [--dot|--svg]
 //          | wait nodes=N | checkpoint list|verify DIR | checkpoint make JOB | cluster leave NODE |
-//          job stop|finish|detach JOB | version
+//          job stop|finish|detach JOB | topology show|pause|resume|drain NAME |
+//          topology replicas NAME STAGE N | topology move NAME STAGE NODE | version
 //
 // Kinds are taken in singular and plural.
 
@@ -37,13 +38,21 @@ enum class verb : std::uint8_t {
   stop_job,
   finish_job,
   detach_job,
+  show_topology,
+  pause_topology,
+  resume_topology,
+  drain_topology,
+  set_replicas,
+  move_stage,
   timeline,
   version
 };
 // The cluster is asked to do something, and the tool waits until it has.
 constexpr bool is_change(verb v) noexcept {
   return v == verb::make_checkpoint || v == verb::leave_cluster || v == verb::stop_job ||
-         v == verb::finish_job || v == verb::detach_job;
+         v == verb::finish_job || v == verb::detach_job || v == verb::pause_topology ||
+         v == verb::resume_topology || v == verb::drain_topology || v == verb::set_replicas ||
+         v == verb::move_stage;
 }
 enum class object_kind : std::uint8_t { none, node, actor, job };
 enum class graph_format : std::uint8_t { text, dot, svg };
@@ -64,6 +73,9 @@ struct command {
   verb action = verb::none;  // none: status, redrawn on a terminal
   object_kind kind = object_kind::none;
   std::string id;
+  std::string stage;           // of set_replicas and move_stage
+  std::uint32_t replicas = 0;  // of set_replicas
+  std::string node;            // of move_stage
   graph_format format = graph_format::text;
   std::uint64_t nodes_wanted = 0;  // of wait
   std::int64_t duration_ns = 0;    // of timeline; its job is `id`

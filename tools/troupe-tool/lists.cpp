@@ -108,6 +108,24 @@ drawn_table list_actors(const cluster_snapshot& c, std::size_t width) {
   return t.draw(width);
 }
 
+drawn_table list_stages(const cluster_snapshot& c, std::size_t width) {
+  table t({{"STAGE", false, 16, 0, 48},
+           {"NODE", false, 0, 6},
+           {"STATE"},
+           {"SINCE", true, 0, 1},
+           {"ITEMS IN", true},
+           {"ITEMS OUT", true},
+           {"BYTES IN", true, 0, 4},
+           {"BYTES OUT", true, 0, 5},
+           {"BUSY", true},
+           {"QUEUE", true, 0, 2}});
+  for (const auto& a : c.actors)
+    t.add({a.name, a.node, std::string(to_string(a.state)), format_seconds(a.since_seconds),
+           std::to_string(a.messages_in), std::to_string(a.messages_out), format_bytes(a.bytes_in),
+           format_bytes(a.bytes_out), percent(a.busy_ratio), std::to_string(a.queue)});
+  return t.draw(width);
+}
+
 drawn_table list_jobs(const cluster_snapshot& c, std::size_t width) {
   table t({{"NAME", false, 8, 0, 16},
            {"STATE"},

@@ -19,6 +19,8 @@ bool is_recent(const node_snapshot& n) noexcept;
 
 drawn_table list_nodes(const cluster_snapshot& c, std::size_t width);
 drawn_table list_actors(const cluster_snapshot& c, std::size_t width);
+// Actors that are all stages of one topology.
+drawn_table list_stages(const cluster_snapshot& c, std::size_t width);
 drawn_table list_jobs(const cluster_snapshot& c, std::size_t width);
 std::string list_events(const cluster_snapshot& c);
 

@@ -1012,6 +1012,29 @@ BOOST_AUTO_TEST_CASE(JC_10_a_job_that_is_to_finish_ends_where_it_has_got_to) {
   }
 }
 
+// A shard has applied gradients of a step whose loss nobody was told yet: one that begins with more
+// than the last step was refused, and ended the job.
+BOOST_AUTO_TEST_CASE(JC_10_a_job_that_is_to_finish_ends_behind_what_its_shards_have_applied) {
+  for (const auto update : {update_kind::sync, update_kind::async}) {
+    world w(failure_policy::resume, update);
+    w.all_placed({n1, n2, n3, client});
+    w.losses(0, 3);
+    BOOST_TEST(bool(w.job->on_finish()));
+    w.take();
+    auto kept = both({3, 4});
+    kept.front().versions = {2, 3};
+    kept.front().applied = {3, 3};
+    kept.back().applied = {4, update == update_kind::sync ? 4U : 3U};
+    w.halted(n1), w.halted(n2), w.halted(n3, kept), w.halted(client);
+    BOOST_TEST_REQUIRE((w.job->phase() == job_phase::placing));
+    const auto p = decode_plan(w.last_place()->plan);
+    BOOST_TEST_REQUIRE(bool(p));
+    for (const auto& a : p->actors)
+      if (a.kind == actor_kind::shard)
+        BOOST_TEST((a.shard.steps == std::vector<std::uint64_t>{4, 4}));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(JC_10_a_job_that_recovers_finishes_with_the_next_epoch) {
   world w(failure_policy::resume);
   w.all_placed({n1, n2, n3, client});

@@ -1,0 +1,101 @@
+#include "troupe/runtime/flow/stage_replacement.hpp"
+
+#include "troupe/runtime/flow/flow_counting.hpp"
+
+#include <new>
+#include <utility>
+
+namespace troupe {
+namespace {
+
+class stage_on_trial final : public stage {
+ public:
+  stage_on_trial(std::unique_ptr<stage> now, std::unique_ptr<stage> before,
+                 std::shared_ptr<stage_change> change)
+      : now_(std::move(now)), before_(std::move(before)), change_(std::move(change)) {}
+
+  bool take(std::uint32_t port, any_value&& in, stage_output& out) override {
+    if (before_ == nullptr) return now_->take(port, std::move(in), out);
+    if (change_->goes_back.load()) {
+      go_back(now_->save());
+      return now_->take(port, std::move(in), out);
+    }
+    if (change_->worked.fetch_add(1) >= change_->trial) {
+      before_.reset();
+      return now_->take(port, std::move(in), out);
+    }
+    auto kept = in.copy();
+    auto learnt = now_->save();
+    const auto put = out.items_put();
+    std::optional<error> failed;
+    bool has_more = false;
+    try {
+      has_more = now_->take(port, std::move(in), out);
+      failed = out.take_failure();
+    } catch (const broken_invariant&) {
+      throw;
+    } catch (...) {
+      failed = what_was_thrown();
+    }
+    if (!failed) return has_more;
+    if (!change_->goes_back.exchange(true)) {
+      change_->why_back = failed->message();
+      change_->is_back.store(true);
+    }
+    go_back(std::move(learnt));
+    if (out.items_put() == put) return now_->take(port, std::move(kept), out);
+    out.fail(std::move(*failed));  // something of it has left
+    return false;
+  }
+  bool go_on(stage_output& out) override { return now_->go_on(out); }
+  bool end(std::uint32_t port, stage_output& out) override { return now_->end(port, out); }
+  std::uint32_t choose(const stage_output& out) override { return now_->choose(out); }
+  std::int64_t wakes_at() const override { return now_->wakes_at(); }
+  bool on_time(std::int64_t at_ns, stage_output& out) override { return now_->on_time(at_ns, out); }
+  bool keeps_open() const override { return now_->keeps_open(); }
+  bool is_over() const override { return now_->is_over(); }
+  void close() override { now_->close(); }
+  std::optional<tensor> save() const override { return now_->save(); }
+  bool load(const tensor& saved) override { return now_->load(saved); }
+
+ private:
+  void go_back(std::optional<tensor> learnt) {
+    if (learnt) before_->load(*learnt);
+    now_ = std::move(before_);
+  }
+
+  std::unique_ptr<stage> now_, before_;  // null: the trial is over
+  std::shared_ptr<stage_change> change_;
+};
+
+}  // namespace
+
+void stage_change::count(result<void> how) {
+  const bool is_last = waiting.fetch_sub(1) == 1;
+  if ((!how || is_last) && !is_told_.exchange(true)) done(std::move(how));
+}
+
+stage_change::~stage_change() {
+  if (!is_told_.load()) done(error(error_code::failed, name + ": the topology is over"));
+}
+
+result<void> take_over(std::unique_ptr<stage>& before, stage_replacement&& r) {
+  std::optional<tensor> learnt;
+  try {
+    learnt = before->save();
+    if (learnt && !r.what->load(*learnt))
+      return error(error_code::usage, r.change->name +
+                                          ": the state of the function before does "
+                                          "not fit the new one");
+  } catch (const std::bad_alloc&) {
+    return error(error_code::failed,
+                 r.change->name + ": there is no memory to hand its state over");
+  }
+  if (r.change->trial == 0)
+    before = std::move(r.what);
+  else
+    before = std::make_unique<stage_on_trial>(std::move(r.what), std::move(before), r.change);
+  return {};
+}
+
+}  // namespace troupe
