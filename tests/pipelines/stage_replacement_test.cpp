@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <functional>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -152,10 +153,10 @@ BOOST_AUTO_TEST_CASE(SRP_2_on_trial_the_first_failure_brings_the_one_before_back
       are_all_there(all);
       BOOST_TEST(all.back().version == 1);
       BOOST_TEST(std::ranges::count(all, number{2}, &made::version) >= 6);
-      // Replicas go back with their next item.
-      BOOST_TEST(std::ranges::count(all, number{2}, &made::version) <= 8);
-      if (replicas == 1)
-        for (const auto& m : all) BOOST_REQUIRE_EQUAL(m.calls, m.item + 1);
+      // Others go back with the next item after that, whenever they come to it.
+      if (replicas > 1) continue;
+      BOOST_TEST(std::ranges::count(all, number{2}, &made::version) == 6);
+      for (const auto& m : all) BOOST_REQUIRE_EQUAL(m.calls, m.item + 1);
     }
 }
 
@@ -164,12 +165,11 @@ BOOST_AUTO_TEST_CASE(behind_its_trial_a_failure_is_one_as_any) {
   result<flow_totals> ended = error(error_code::failed, "");
   const auto all = run_with(
       {.name = "work"}, {},
-      [&](topology& t, auto& wait_for) {
+      [&](topology& t, auto&) {
         const auto fails = [&tried](number) {
           if (tried.fetch_add(1) == 60) throw std::runtime_error("a new fault");
         };
         BOOST_TEST(said(t.replace<number>("work", versioned{2, fails}, 50)) == "done");
-        wait_for(1);
         test::wait_until("it has failed", [&] { return tried.load() > 60; });
       },
       &ended);
@@ -265,17 +265,18 @@ BOOST_AUTO_TEST_CASE(a_topology_that_ends_meanwhile_leaves_nobody_waiting) {
     std::vector<number> some(20'000);
     collect(map(from(t, some), versioned{}, {.name = "work"}));
     std::atomic<bool> is_over{false};
+    std::set<std::string> texts;  // Boost.Test's macros are for one thread
     std::thread other([&] {
-      while (!is_over.load()) {
-        const auto text = said(t.replace<number>("work", versioned{2}));
-        BOOST_TEST((text == "done" || text == "work: the topology is over" ||
-                    text == "work: the topology has not begun" ||
-                    text == "work: it is over, and works on nothing more"));
-      }
+      while (!is_over.load()) texts.insert(said(t.replace<number>("work", versioned{2})));
     });
     BOOST_REQUIRE(bool(t.run_to_end()));
     is_over.store(true);
     other.join();
+    for (const auto& text : texts)
+      BOOST_TEST((text == "done" || text == "work: the topology is over" ||
+                  text == "work: the topology has not begun" ||
+                  text == "work: it is over, and works on nothing more"),
+                 text);
   }
 }
 
