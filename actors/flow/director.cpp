@@ -28,15 +28,15 @@ struct changing_replicas {
   std::uint32_t deal = 0;
   std::shared_ptr<replica_control> control;
   std::vector<std::vector<std::uint32_t>> stages;  // by replica: its instances
-  std::uint32_t seen = 0;                          // that work, as the deal was told
-  bool sleeps = false;
+  std::uint32_t seen = 0, moves = 0;               // as the deal was told
+  bool sleeps = false, is_far = false;
 };
 std::vector<changing_replicas> changing_of(const flow_graph& g) {
   std::vector<changing_replicas> all;
   for (std::uint32_t d = 0; d < g.stages().size(); ++d) {
     const auto& s = g.stages()[d];
     if (s.kind != "deal" || s.control == nullptr || s.is_elsewhere) continue;
-    changing_replicas c{d, s.control, {}, s.control->working.load(), false};
+    changing_replicas c{d, s.control, {}, s.control->working.load(), 0, false, false};
     for (const auto& port : s.out)
       for (const auto e : port) {
         const auto i = g.edges()[e].to;
@@ -44,6 +44,7 @@ std::vector<changing_replicas> changing_of(const flow_graph& g) {
         if (one.replica >= c.stages.size()) c.stages.resize(one.replica + 1);
         c.stages[one.replica].push_back(i);
         c.sleeps = c.sleeps || one.may_block || one.is_elsewhere;
+        c.is_far = c.is_far || one.is_elsewhere;
       }
     all.push_back(std::move(c));
   }
@@ -92,7 +93,11 @@ struct director_state {
     busy_before.assign(setup.graph->stages().size(), 0);
     changing = changing_of(*setup.graph);
     tuner.emplace(changing.size());
-    if (setup.wishes != nullptr) setup.wishes->has_begun.store(true);
+    if (setup.wishes != nullptr) {
+      setup.wishes->has_begun.store(true);
+      is_paused = setup.wishes->pause.load();
+      setup.view->is_paused.store(is_paused);
+    }
     place(std::move(*setup.whole), setup.places);
     looked_ns = setup.now_ns();
     tick_in(first_look_ns);
@@ -138,6 +143,9 @@ struct director_state {
   }
   void end(topology_ended m) {
     now = phase::ended;
+    see_trials();
+    on_trial.clear();
+    parts.clear();
     replacing.clear();
     if (setup.wishes != nullptr) setup.wishes->close();
     tell_all(flow_end{});
@@ -162,6 +170,7 @@ struct director_state {
     const bool wants_pause = setup.wishes != nullptr && setup.wishes->pause.load();
     if (wants_pause != is_paused) {
       is_paused = wants_pause;
+      tuner->forget();
       setup.view->is_paused.store(wants_pause);
       if (now == phase::runs || now == phase::halts) tell_all(flow_pause{wants_pause});
     }
@@ -176,19 +185,33 @@ struct director_state {
         const auto group = places[r->stage];
         tell(self->context(), groups[group], flow_replace{std::move(r)});
       }
-    std::erase_if(on_trial, [this](const auto& c) {
-      if (!c->is_back.load()) return c->worked.load() >= c->trial;
-      tell(self->context(), setup.program,
-           topology_note{
-               c->name +
-               ": the new function is taken back, and the one before works on: " + c->why_back});
-      return true;
-    });
+    see_trials();
     for (auto& c : changing)
-      if (const auto n = c.control->working.load(); n != std::exchange(c.seen, n))
+      if (const auto n = c.control->working.load(), m = c.control->moves.load();
+          n != std::exchange(c.seen, n) || m != std::exchange(c.moves, m))
         tell_all(flow_look{c.deal});
   }
+  void see_trials() {
+    std::erase_if(on_trial, [this](const auto& c) {
+      if (c->is_told_why.load())
+        tell(self->context(), setup.program,
+             topology_note{
+                 c->name +
+                 ": the new function is taken back, and the one before works on: " + c->why_back});
+      return c->is_told_why.load() || c->judged.load() == stage_change::verdict::stays;
+    });
+  }
 
+  // Of the call of that stage that is under way, which its counters do not know yet.
+  double running_ns(std::uint32_t stage, std::int64_t at) const {
+    const auto& pulse = *setup.view->pulses[places[stage]];
+    if (setup.graph->stages()[stage].is_elsewhere ||
+        pulse.running.load(std::memory_order_relaxed) != stage)
+      return 0;
+    const auto now_ticks = static_cast<std::uint32_t>(at / coarse_tick_ns);
+    const auto since = pulse.since_ticks.load(std::memory_order_relaxed);
+    return now_ticks > since + 1 ? double(now_ticks - since) * double(coarse_tick_ns) : 0;
+  }
   static bool is_tuned(const changing_replicas& c) {
     return c.control->is_automatic && !c.control->is_set.load();
   }
@@ -206,9 +229,10 @@ struct director_state {
       t.most = c.control->most;
       t.is_tuned = is_tuned(c);
       t.sleeps = c.sleeps;
+      t.is_far = c.is_far;
       for (const auto& replica : c.stages)
         for (const auto i : replica) {
-          t.busy_ns += setup.view->stages[i]->busy_ns();
+          t.busy_ns += setup.view->stages[i]->busy_ns() + running_ns(i, at);
           t.done += setup.view->stages[i]->items_in.load(std::memory_order_relaxed);
         }
       all.push_back(t);
@@ -225,7 +249,9 @@ struct director_state {
     for (std::size_t r = 0; r < c.stages.size(); ++r)
       for (std::size_t k = 0; k < c.stages[r].size(); ++k)
         loads[c.stages[r][k]] = k == 0 && r < wanted->working ? load / wanted->working : 0;
-    c.control->working.store(wanted->working);
+    // Somebody may have said meanwhile how many.
+    auto before = all[wanted->stage].working;
+    if (!c.control->working.compare_exchange_strong(before, wanted->working)) return false;
     c.seen = wanted->working;
     tell_all(flow_look{c.deal});
     return !c.sleeps;
@@ -345,6 +371,8 @@ caf::behavior run_director(caf::stateful_actor<director_state>* self, director_s
         mine.tell_all(flow_end{});
         mine.groups.clear();
         mine.replacing.clear();
+        mine.on_trial.clear();
+        mine.parts.clear();
         if (mine.setup.wishes != nullptr) mine.setup.wishes->close();
         tell(nullptr, mine.setup.program, director_gone{});
         mine.setup = {};

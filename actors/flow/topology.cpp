@@ -112,7 +112,7 @@ result<void> topology::set_replicas(std::string_view stage, std::uint32_t count)
   return replica_controls(*this).set(stage, count);
 }
 result<void> topology::move(std::string_view stage, std::string_view node) {
-  if (running_ == nullptr || !wishes_->has_begun.load())
+  if (!wishes_->has_begun.load())
     return error(error_code::failed, fmt::format("{}: the topology has not begun", stage));
   return replica_controls(*this).move(stage, node, running_->nodes);
 }

@@ -98,7 +98,8 @@ class topology : public flow_graph {
   void resume() noexcept { wishes_->pause.store(false); }
   // So many replicas of that stage work from the next item on; one that works no longer finishes
   // what it has. Nothing is lost, doubled, or out of order by that. Automatic ones are tuned no
-  // longer. Errors: not_found: there is no such stage; usage: their number stays, or is less.
+  // longer. Before it runs it is for the thread that describes it. Errors: not_found: there is no
+  // such stage; usage: their number stays, or is less.
   result<void> set_replicas(std::string_view stage, std::uint32_t count);
   // A replica on that node works in the place of one elsewhere, which finishes what it has: of
   // replicas on nodes whose number may change and that keep nothing from item to item. Errors as
@@ -106,18 +107,21 @@ class topology : public flow_graph {
   result<void> move(std::string_view stage, std::string_view node);
   // Another function for that stage, of items T as the one before, which makes items of the same
   // type and takes over what that has in `state`; what it keeps elsewhere begins anew. It waits
-  // until all replicas have it. Nothing is lost, doubled, or out of order by that. Where it fails
-  // at one of its first `trial` items, the one before works on that and goes on, with what was
-  // learnt meanwhile, and a note says so. Errors: not_found, usage: topology_control.hpp says
-  // which; failed: the topology is over, or was not begun.
+  // until all replicas have it; a function of the topology itself must not ask for it. Nothing is
+  // lost, doubled, or out of order by that. Where it fails at one of its first `trial` items, and
+  // nothing of that has left yet, the one before works on that and goes on, with what was learnt
+  // meanwhile, and a note says so. Errors: not_found, usage: topology_control.hpp says which;
+  // failed: the topology is over, or was not begun.
   template <class T, class F>
   result<void> replace(std::string_view stage, F f, std::uint64_t trial = 0) {
     using contract = returned_by<F, T>;
     using made = typename stage_items<F, T>::type;
     replacing_function r;
-    r.contract = *contract_of<F, T, made>(rate_of_result<F>(contract::is_one).is_known);
+    r.contract = *contract_of<F, T, made>(rate_of_result<F>(contract::is_one).is_known,
+                                          makes_at_end_only<F, T>);
     r.is_copyable = std::is_copy_constructible_v<F>;
     r.trial = trial;
+    r.items_are_copyable = std::is_copy_constructible_v<T>;
     r.make = stage_maker<function_stage<F, T>>(std::move(f));
     return replace_by(stage, std::move(r));
   }

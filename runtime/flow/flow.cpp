@@ -144,6 +144,7 @@ std::vector<stage_info> instances_of(const stage_info& info, survival kind, std:
   std::vector<stage_info> all;
   const auto add = [&](std::uint32_t replica, std::uint32_t stands_by, const char* suffix) {
     auto one = info;
+    one.base = info.name;
     if (replicas > 1 && replica < replicas) one.name += "/" + std::to_string(replica);
     one.name += suffix;
     one.replica = replica;

@@ -111,11 +111,11 @@ struct new_stage {
   std::shared_ptr<const function_contract> contract{};
 };
 template <class F, class T, class U>
-std::shared_ptr<const function_contract> contract_of(bool makes_one) {
+std::shared_ptr<const function_contract> contract_of(bool makes_one, bool makes_at_end = false) {
   std::string state;
   if constexpr (has_state<F>) state = layout_of<std::remove_cvref_t<decltype(F::state)>>();
   return std::make_shared<function_contract>(
-      function_contract{&typeid(T), &typeid(U), makes_one, std::move(state)});
+      function_contract{&typeid(T), &typeid(U), makes_one, makes_at_end, std::move(state)});
 }
 template <class F, class T>
 inline constexpr bool makes_at_end_only = std::is_void_v<std::invoke_result_t<F&, T>>;
@@ -227,7 +227,8 @@ auto map(const flow<T>& in, F f, const stage_options& o = {},
               {"map", &typeid(F), stage_maker<function_stage<F, T>>(std::move(f)), 1,
                rate_of_result<F>(contract::is_one), has_finish<F>, std::is_copy_constructible_v<F>,
                std::move(travels), makes_at_end_only<F, T>,
-               contract_of<F, T, U>(rate_of_result<F>(contract::is_one).is_known)},
+               contract_of<F, T, U>(rate_of_result<F>(contract::is_one).is_known,
+                                    makes_at_end_only<F, T>)},
               o, where),
           0);
     } else {

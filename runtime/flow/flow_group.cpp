@@ -10,7 +10,18 @@
 #include <utility>
 
 namespace troupe {
+
+std::function<std::unique_ptr<stage>()> flow_slot::make() const {
+  if (change != nullptr && change->judged.load() != stage_change::verdict::goes_back)
+    return change->make;
+  return make_before ? make_before : info->make;
+}
+
 namespace {
+
+error is_over_already(const stage_change& c) {
+  return error(error_code::failed, c.name + ": it is over, and works on nothing more");
+}
 
 constexpr std::uint32_t depth_max = 64;      // of stages that call each other
 constexpr std::size_t batch_items_max = 64;  // that leave for another group at once
@@ -398,8 +409,7 @@ void flow_group::go_on(flow_slot& s) {
 void flow_group::replace(std::shared_ptr<stage_replacement> r) {
   auto* s = slots_[r->stage].get();
   if (s == nullptr || s->is_over || s->what == nullptr)
-    return r->change->count(
-        error(error_code::failed, r->change->name + ": it is over, and works on nothing more"));
+    return r->change->count(is_over_already(*r->change));
   // One after the other, each with the state of the one before.
   if (s->replacement != nullptr) replace_now(*s);
   s->replacement = std::move(r);
@@ -409,8 +419,18 @@ void flow_group::replace(std::shared_ptr<stage_replacement> r) {
 void flow_group::replace_now(flow_slot& s) {
   const auto r = std::exchange(s.replacement, nullptr);
   const auto change = r->change;
-  auto done = take_over(s.what, std::move(*r));
-  if (done) s.change = change;
+  result<void> done;
+  try {
+    done = take_over(s.what, std::move(*r));
+  } catch (const broken_invariant&) {
+    throw;
+  } catch (...) {
+    done = what_was_thrown();
+  }
+  if (done) {
+    s.make_before = s.make();
+    s.change = change;
+  }
   change->count(std::move(done));
 }
 
@@ -533,6 +553,8 @@ void flow_group::loop_closed(std::uint32_t loop) {
 void flow_group::over(flow_slot& s) {
   s.is_over = true;
   s.has_more = false;
+  if (const auto r = std::exchange(s.replacement, nullptr); r != nullptr) [[unlikely]]
+    r->change->count(is_over_already(*r->change));
   --open_;
   s.counters->is_over.store(true, std::memory_order_relaxed);
   s.what.reset();

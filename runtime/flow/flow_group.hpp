@@ -120,10 +120,13 @@ struct flow_slot {
   std::uint32_t loop_item = no_port;  // the feedback that the item at hand is counted in
   std::int64_t deadline_ns = never_ns;
   std::int64_t blocked_since_ns = 0;
-  double mean_ns = 0;                              // of a call
-  std::shared_ptr<stage_replacement> replacement;  // waits until it has nothing more to put
-  std::shared_ptr<stage_change> change;            // that `what` came by; null: it was there
+  double mean_ns = 0;                                   // of a call
+  std::shared_ptr<stage_replacement> replacement;       // waits until it has nothing more to put
+  std::shared_ptr<stage_change> change;                 // that `what` came by; null: it was there
+  std::function<std::unique_ptr<stage>()> make_before;  // what that has replaced; null: its info's
 
+  // Its function as it was made last, anew.
+  std::function<std::unique_ptr<stage>()> make() const;
   // It can be called, unless it looks for room itself.
   bool is_idle() const noexcept { return !is_busy && !has_more && !is_over && full_outputs == 0; }
 };

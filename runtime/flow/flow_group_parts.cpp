@@ -72,8 +72,7 @@ bool flow_group::open(flow_slot& s) {
 void flow_group::begin_anew(flow_slot& s) {
   std::unique_ptr<stage> before;  // until the new one is open: what they share is made once
   try {
-    const bool is_new = s.change != nullptr && !s.change->is_back.load();
-    before = std::exchange(s.what, is_new ? s.change->make() : s.info->make());
+    before = std::exchange(s.what, s.make()());
   } catch (const broken_invariant&) {
     throw;
   } catch (...) {

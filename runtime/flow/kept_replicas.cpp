@@ -9,7 +9,7 @@ namespace troupe {
 // --- deal ----------------------------------------------------------------------------------------
 
 keeping_deal::keeping_deal(std::uint32_t replicas, std::shared_ptr<replica_ledger> ledger,
-                           std::shared_ptr<const replica_control> control)
+                           std::shared_ptr<replica_control> control)
     : lanes_(replicas),
       ledger_(std::move(ledger)),
       control_(std::move(control)),
@@ -28,7 +28,15 @@ void keeping_deal::each_open(const Each& each) const {
   // The first ones of those that are left work.
   auto left = working_ports(control_.get(), open_);
   std::uint32_t end = 0;
-  for (; end < spare && left > 0; ++end) left -= lanes_[port_at(end)].is_lost ? 0 : 1;
+  bool is_any_left = false;
+  for (; end < spare && left > 0; ++end) {
+    const bool is_lost = lanes_[port_at(end)].is_lost;
+    left -= is_lost ? 0 : 1;
+    is_any_left = is_any_left || !is_lost;
+  }
+  // While two change their places: one that is lost may stand there twice.
+  for (std::uint32_t p = 0; p < spare && !is_any_left; ++p)
+    if (!lanes_[p].is_lost) return each(p, p);
   for (std::uint32_t i = 0; i < end; ++i) {
     const auto at = (next_ + i) % end;
     if (const auto p = port_at(at); !lanes_[p].is_lost) each(p, at);
@@ -91,6 +99,7 @@ std::vector<flow_item> keeping_deal::lose(std::uint32_t port, std::uint64_t ende
   auto& l = lanes_[port];
   if (std::exchange(l.is_lost, true)) return {};
   if (port + 1 != lanes_.size()) --open_;
+  if (control_ != nullptr && port < control_->most) control_->is_lost[port].store(true);
   for (; l.base < ended && !l.kept.empty(); ++l.base) l.kept.pop_front();
   std::vector<flow_item> again;
   for (auto& it : l.kept) {

@@ -36,7 +36,7 @@ class keeping_deal final : public stage {
  public:
   // The last of `replicas` is the spare. `control`: null where all others work.
   keeping_deal(std::uint32_t replicas, std::shared_ptr<replica_ledger> ledger,
-               std::shared_ptr<const replica_control> control = {});
+               std::shared_ptr<replica_control> control = {});
   bool take(std::uint32_t port, any_value&& in, stage_output& out) override;
   std::uint32_t choose(const stage_output& out) override;
   bool end(std::uint32_t port, stage_output& out) override;
@@ -63,7 +63,7 @@ class keeping_deal final : public stage {
 
   std::vector<lane> lanes_;
   std::shared_ptr<replica_ledger> ledger_;
-  std::shared_ptr<const replica_control> control_;
+  std::shared_ptr<replica_control> control_;
   std::uint32_t open_ = 0;  // replicas that are not lost, without the spare
   std::uint32_t next_ = 0, ticket_ = 0;
   std::int64_t looks_at_ = never_ns;  // at the end: whether all tickets have ended

@@ -82,7 +82,7 @@ enum class replica_reason : std::uint8_t {
 
 struct replica_control {
   replica_control(std::uint32_t at_first, std::uint32_t all, bool tunes)
-      : most(all), is_automatic(tunes), working(at_first), order(all) {
+      : most(all), is_automatic(tunes), working(at_first), order(all), is_lost(all) {
     for (std::uint32_t i = 0; i < all; ++i) order[i].store(i);
   }
   const std::uint32_t most;
@@ -94,6 +94,9 @@ struct replica_control {
   // Replicas in the order in which they are asked to work. Where two change their places, a deal
   // may see one of them twice for an item.
   std::vector<std::atomic<std::uint32_t>> order;
+  std::vector<std::atomic<bool>> is_lost;  // with their process
+  std::atomic<bool> is_moving{false};      // somebody changes the order
+  std::atomic<std::uint32_t> moves{0};
 };
 
 // The ports of a deal that get items.

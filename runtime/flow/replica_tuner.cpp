@@ -8,6 +8,7 @@ namespace {
 // A window is so long, or until so many items have gone through each replica, but no longer than
 // the last one.
 constexpr std::int64_t window_min_ns = 140'000'000, window_max_ns = 1'000'000'000;
+constexpr std::int64_t far_window_min_ns = 800'000'000;
 constexpr std::uint64_t items_min = 8;
 constexpr double busy_min = 0.7, still_busy = 0.85, spare_max = 0.6, gain_min = 0.05;
 constexpr double idle_min = 0.15;  // of a thread
@@ -50,7 +51,9 @@ std::optional<replica_tuner::change> replica_tuner::spare(std::int64_t now_ns,
   for (std::size_t i = 0; i < stages_.size(); ++i) {
     auto& t = stages_[i];
     const auto busy = (now[i].busy_ns - t.busy_before) / took;
-    if (!now[i].is_tuned || now[i].working < 2 || busy >= spare_max * (now[i].working - 1)) {
+    const bool is_known = now[i].done > t.done_before;  // a call has ended
+    if (!now[i].is_tuned || !is_known || now[i].working < 2 ||
+        busy >= spare_max * (now[i].working - 1)) {
       t.spare_since_ns = 0;
       continue;
     }
@@ -63,6 +66,12 @@ std::optional<replica_tuner::change> replica_tuner::spare(std::int64_t now_ns,
   return std::nullopt;
 }
 
+void replica_tuner::forget() {
+  window_ns_ = -1;
+  is_on_trial_ = false;
+  for (auto& t : stages_) t.spare_since_ns = 0;
+}
+
 std::optional<replica_tuner::change> replica_tuner::look(std::int64_t now_ns,
                                                          std::span<const tuned_stage> now,
                                                          double idle_threads) {
@@ -73,14 +82,16 @@ std::optional<replica_tuner::change> replica_tuner::look(std::int64_t now_ns,
   idle_ += idle_threads;
   looks_ += 1;
   const auto took = now_ns - window_ns_;
-  if (took < window_min_ns) return std::nullopt;
+  const bool is_far = std::ranges::any_of(now, [](const auto& s) { return s.is_far; });
+  if (took < (is_far ? far_window_min_ns : window_min_ns)) return std::nullopt;
   const auto done = [&](std::size_t i) { return now[i].done - stages_[i].done_before; };
   const auto busy = [&](std::size_t i) {
     return (now[i].busy_ns - stages_[i].busy_before) / static_cast<double>(took) / now[i].working;
   };
   std::optional<change> wanted;
   if (is_on_trial_) {
-    if (took < window_max_ns && done(tried_) < items_min * now[tried_].working) return std::nullopt;
+    const auto wanted_items = took < window_max_ns ? items_min * now[tried_].working : 1;
+    if (now[tried_].is_tuned && done(tried_) < wanted_items) return std::nullopt;
     if (now[tried_].is_tuned)
       wanted = judge(now_ns, now[tried_]);
     else

@@ -28,6 +28,7 @@ struct tuned_stage {
   std::uint32_t working = 1, most = 1;
   bool is_tuned = true;    // false: somebody else says how many work
   bool sleeps = false;     // it has threads of its own, or is on other nodes
+  bool is_far = false;     // what is known of it comes some times a second
   double busy_ns = 0;      // of all its replicas together
   std::uint64_t done = 0;  // items
 };
@@ -44,6 +45,8 @@ class replica_tuner {
   // since the last look.
   std::optional<change> look(std::int64_t now_ns, std::span<const tuned_stage> now,
                              double idle_threads);
+  // Something has stood still: what was measured before says nothing.
+  void forget();
   replica_reason reason(std::size_t stage) const noexcept { return stages_[stage].reason; }
 
  private:

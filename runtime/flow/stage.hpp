@@ -150,12 +150,14 @@ struct function_contract {
   const std::type_info* takes = nullptr;
   const std::type_info* makes = nullptr;  // void: nothing
   bool makes_one = false;                 // of each item
+  bool makes_at_end = false;              // and of no item
   std::string state;                      // its layout; empty: it has none
 };
 
 // What is known of a stage before it runs.
 struct stage_info {
   std::string name;  // unique in its topology
+  std::string base;  // of a replica: the name without its number; empty: as `name`
   std::string kind;  // "map", "batch", ...
   source_location where;
   bool is_named = false;  // by the user

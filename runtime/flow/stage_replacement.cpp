@@ -15,39 +15,23 @@ class stage_on_trial final : public stage {
       : now_(std::move(now)), before_(std::move(before)), change_(std::move(change)) {}
 
   bool take(std::uint32_t port, any_value&& in, stage_output& out) override {
+    if (before_ != nullptr) follow_verdict();
     if (before_ == nullptr) return now_->take(port, std::move(in), out);
-    if (change_->goes_back.load()) {
-      go_back(now_->save());
-      return now_->take(port, std::move(in), out);
-    }
-    if (change_->worked.fetch_add(1) >= change_->trial) {
-      before_.reset();
-      return now_->take(port, std::move(in), out);
-    }
-    auto kept = in.copy();
-    auto learnt = now_->save();
-    const auto put = out.items_put();
-    std::optional<error> failed;
-    bool has_more = false;
+    item_ = {};
     try {
-      has_more = now_->take(port, std::move(in), out);
-      failed = out.take_failure();
-    } catch (const broken_invariant&) {
-      throw;
-    } catch (...) {
-      failed = what_was_thrown();
+      item_.value = in.copy();
+      item_.learnt = now_->save();
+    } catch (const std::bad_alloc&) {  // then it is one without a trial
+      item_ = {};
     }
-    if (!failed) return has_more;
-    if (!change_->goes_back.exchange(true)) {
-      change_->why_back = failed->message();
-      change_->is_back.store(true);
-    }
-    go_back(std::move(learnt));
-    if (out.items_put() == put) return now_->take(port, std::move(kept), out);
-    out.fail(std::move(*failed));  // something of it has left
-    return false;
+    item_.port = port;
+    item_.put = out.items_put();
+    return guarded([&] { return now_->take(port, std::move(in), out); }, out);
   }
-  bool go_on(stage_output& out) override { return now_->go_on(out); }
+  bool go_on(stage_output& out) override {
+    if (before_ == nullptr) return now_->go_on(out);
+    return guarded([&] { return now_->go_on(out); }, out);
+  }
   bool end(std::uint32_t port, stage_output& out) override { return now_->end(port, out); }
   std::uint32_t choose(const stage_output& out) override { return now_->choose(out); }
   std::int64_t wakes_at() const override { return now_->wakes_at(); }
@@ -59,6 +43,50 @@ class stage_on_trial final : public stage {
   bool load(const tensor& saved) override { return now_->load(saved); }
 
  private:
+  using verdict = stage_change::verdict;
+  // Of the item at hand, which is done when there is nothing more to put of it.
+  struct item_at_hand {
+    any_value value;
+    std::optional<tensor> learnt;
+    std::uint32_t port = 0;
+    std::uint64_t put = 0;
+  };
+
+  template <class Call>
+  bool guarded(const Call& call, stage_output& out) {
+    std::optional<error> failed;
+    bool has_more = false;
+    try {
+      has_more = call();
+      failed = out.take_failure();
+    } catch (const broken_invariant&) {
+      throw;
+    } catch (...) {
+      failed = what_was_thrown();
+    }
+    auto none = verdict::none;
+    if (!failed) {
+      if (!has_more && change_->passed.fetch_add(1) + 1 >= change_->trial)
+        change_->judged.compare_exchange_strong(none, verdict::stays);
+      return has_more;
+    }
+    if (change_->judged.compare_exchange_strong(none, verdict::goes_back)) {
+      change_->why_back = failed->message();
+      change_->is_told_why.store(true);
+    }
+    if (change_->judged.load() == verdict::goes_back) {
+      go_back(std::move(item_.learnt));
+      if (item_.value && out.items_put() == item_.put)
+        return now_->take(item_.port, std::move(item_.value), out);
+    }
+    out.fail(std::move(*failed));  // something of it has left, or the trial is over
+    return false;
+  }
+  void follow_verdict() {
+    const auto v = change_->judged.load();
+    if (v == verdict::stays) before_.reset();
+    if (v == verdict::goes_back) go_back(now_->save());
+  }
   void go_back(std::optional<tensor> learnt) {
     if (learnt) before_->load(*learnt);
     now_ = std::move(before_);
@@ -66,6 +94,7 @@ class stage_on_trial final : public stage {
 
   std::unique_ptr<stage> now_, before_;  // null: the trial is over
   std::shared_ptr<stage_change> change_;
+  item_at_hand item_;
 };
 
 }  // namespace

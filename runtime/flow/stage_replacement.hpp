@@ -29,12 +29,13 @@ struct stage_change {
   std::string name;  // of the stage
   std::function<std::unique_ptr<stage>()> make;
   std::uint64_t trial = 0;                // items
-  std::atomic<std::uint64_t> worked{0};   // on, by the new ones
+  std::atomic<std::uint64_t> passed{0};   // items that the new ones have worked on
   std::atomic<std::uint32_t> waiting{0};  // replicas that have the one before
   // Called once: when none has, or one cannot have it, or the topology was over before.
   std::function<void(result<void>)> done = [](const result<void>&) {};
-  // Set once, with `why_back` before it.
-  std::atomic<bool> goes_back{false}, is_back{false};
+  enum class verdict : std::uint8_t { none, stays, goes_back };
+  std::atomic<verdict> judged{verdict::none};
+  std::atomic<bool> is_told_why{false};  // why_back is written
   std::string why_back;
 
   stage_change() = default;

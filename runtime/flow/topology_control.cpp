@@ -67,15 +67,14 @@ void topology_wishes::close() {
 namespace {
 
 // As the user knows it: without the number of a replica.
-std::string_view name_of(const flow_stage_info& s) {
-  const std::string_view name = s.name;
-  const bool is_one_of_several = s.replicas > 1 || s.control != nullptr || s.stands_by > 0;
-  return is_one_of_several ? name.substr(0, name.find('/')) : name;
-}
+std::string_view name_of(const flow_stage_info& s) { return s.base.empty() ? s.name : s.base; }
 
 std::string what_differs(const function_contract& now, const function_contract& f) {
   if (*now.takes != *f.takes) return "takes other items";
   if (*now.makes != *f.makes) return "makes other items";
+  if (now.makes_at_end != f.makes_at_end)
+    return now.makes_at_end ? "makes something of each item, and the one before at its end alone"
+                            : "makes nothing of an item, and the one before does";
   if (now.makes_one && !f.makes_one)
     return "may make more or fewer items than it is given, and the one before makes one of each";
   if (!now.state.empty() && now.state != f.state)
@@ -89,6 +88,7 @@ std::string what_differs(const function_contract& now, const function_contract& 
 result<topology_wishes::replacements> replacements_for(const flow_graph& g, std::string_view stage,
                                                        replacing_function f) {
   topology_wishes::replacements all;
+  std::uint32_t stages = 0;
   auto change = std::make_shared<stage_change>();
   change->name = stage;
   change->trial = f.trial;
@@ -100,12 +100,19 @@ result<topology_wishes::replacements> replacements_for(const flow_graph& g, std:
       return error(error_code::usage, fmt::format("{}: {}", stage, why));
     };
     if (s.kind == "deal" || s.kind == "gather") continue;
-    if (s.contract == nullptr) return refuse("a " + s.kind + " has no function to replace");
+    if (s.contract == nullptr) return refuse("the function of a " + s.kind + " stays");
     if (s.is_elsewhere) return refuse("it runs on nodes, which have its function from a library");
     if (const auto differs = what_differs(*s.contract, f.contract); !differs.empty())
       return refuse("the new function " + differs);
-    if (!f.is_copyable && (s.replicas > 1 || s.control != nullptr))
-      return refuse("the new function cannot be copied, and it has replicas");
+    const bool is_copied = s.replicas > 1 || s.control != nullptr || s.stands_by > 0 ||
+                           s.on_error.what == error_policy::kind::restart;
+    if (!f.is_copyable && is_copied)
+      return refuse(
+          "the new function cannot be copied, so there are neither replicas of it nor restarts");
+    if (f.trial > 0 && !f.items_are_copyable)
+      return refuse("its items cannot be copied, so there is no trial: leave it out");
+    if (s.replica == 0 && s.stands_by == 0 && ++stages > 1)
+      return refuse("several stages are called so; give them names (.name)");
     auto r = std::make_shared<stage_replacement>();
     r->stage = i;
     r->change = change;
@@ -163,7 +170,8 @@ result<void> replica_controls::set(std::string_view stage, std::uint32_t count) 
   if (s->control == nullptr)
     return error(error_code::usage,
                  fmt::format("{} has {} replica{}, whose number stays: it changes where the stage "
-                             "was described with .replicas = automatic, or between(1, 8)",
+                             "was described with .replicas = between(1, 8), or automatic on "
+                             "several threads",
                              stage, s->replicas, s->replicas == 1 ? "" : "s"));
   if (count < 1 || count > s->control->most)
     return error(error_code::usage,
@@ -189,25 +197,33 @@ result<void> replica_controls::move(std::string_view stage, std::string_view nod
     const auto i = s->instances[replica];
     return i < nodes.size() ? nodes[i] : std::string_view();
   };
-  auto& order = s->control->order;
-  const auto working = s->control->working.load();
+  auto& c = *s->control;
+  if (c.is_moving.exchange(true))
+    return error(error_code::failed,
+                 fmt::format("{} is being moved by somebody else; ask again", stage));
+  const auto working = c.working.load();
   std::uint32_t leaves = no_port, comes = no_port;
   bool is_there = false;
-  for (std::uint32_t k = 0; k < s->control->most; ++k) {
-    const bool is_on = node_of(order[k].load()) == node;
+  for (std::uint32_t k = 0; k < c.most; ++k) {
+    const auto replica = c.order[k].load();
+    const bool is_on = node_of(replica) == node && !c.is_lost[replica].load();
     is_there = is_there || is_on;
     if (k < working && !is_on && leaves == no_port) leaves = k;
     if (k >= working && is_on && comes == no_port) comes = k;
   }
+  const bool moves = is_there && leaves != no_port && comes != no_port;
+  if (moves) {
+    const auto replica = c.order[comes].load();
+    c.order[comes].store(c.order[leaves].load());
+    c.order[leaves].store(replica);
+    c.moves.fetch_add(1);
+  }
+  c.is_moving.store(false);
   if (!is_there)
     return error(error_code::not_found, fmt::format("{} has no replica on {}", stage, node));
-  if (leaves == no_port) return {};  // all are there
-  if (comes == no_port)
+  if (!moves && leaves != no_port)
     return error(error_code::not_found,
                  fmt::format("all replicas of {} on {} work already", stage, node));
-  const auto replica = order[comes].load();
-  order[comes].store(order[leaves].load());
-  order[leaves].store(replica);
   return {};
 }
 

@@ -51,6 +51,7 @@ struct replacing_function {
   std::function<std::unique_ptr<stage>()> make;
   bool is_copyable = true;
   std::uint64_t trial = 0;
+  bool items_are_copyable = true;
 };
 // One for each replica of that stage of `g`, open, with the change that they share. Errors:
 // not_found: there is no such stage; usage: it is no function, runs elsewhere, or the new one does
@@ -67,8 +68,8 @@ class replica_controls {
   result<void> set(std::string_view stage, std::uint32_t count) const;
   // A replica on `node` works in the place of one that works elsewhere; `nodes`: of each stage of
   // the graph, as process names. Errors: not_found: there is no such stage, or no replica of it on
-  // that node that is idle; usage: it stays where it is: it has one replica, or keeps what it
-  // learns.
+  // that node that is idle; failed: somebody else moves one; usage: it stays where it is: it has
+  // one replica, or keeps what it learns.
   result<void> move(std::string_view stage, std::string_view node,
                     const std::vector<std::string>& nodes) const;
   result<std::uint32_t> working(std::string_view stage) const;

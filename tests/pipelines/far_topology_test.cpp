@@ -163,27 +163,37 @@ BOOST_AUTO_TEST_CASE(replicas_on_nodes_come_and_go_and_a_node_is_lost_meanwhile)
     topology t(over("far_live"));
     t.use(stages());
     const stage_options far{.replicas = between(1, 4), .on = "/job:worker"};
-    const auto numbers = source(t, counting{4000});
+    std::atomic<std::int64_t> made{0};
+    const auto numbers = source(t, [&]() -> std::optional<std::int64_t> { return made++; });
     const auto got = collect(map(map(numbers, works{30}, far), twice_each{}, far));
     std::atomic<int> looks{0};
-    std::atomic<bool> is_over{false};
+    std::string lost;
     std::thread surgeon([&] {
-      test::wait_until("it runs", [&] { return looks > 2 || is_over; });
+      test::wait_until("it runs", [&] { return looks > 2; });
       std::mt19937 random(5);
-      for (int turn = 0; !is_over; ++turn) {
+      for (int turn = 0; turn < 60; ++turn) {
         for (const auto* stage : {"works", "twice_each"}) {
           (void)t.set_replicas(stage, std::uint32_t(1 + random() % 4));
           (void)t.move(stage, random() % 2 == 0 ? "n1" : "n2");
         }
         if (leaves && turn == 20) nodes.leave(0);
-        std::this_thread::sleep_for(1ms);
+        std::this_thread::sleep_for(2ms);
       }
+      if (leaves) {  // nobody moves to who is gone
+        test::wait_until("its loss is known", [&] {
+          const auto moved = t.move("works", "n1");
+          lost = moved ? "" : moved.error().message();
+          return !lost.empty();
+        });
+      }
+      t.stop();
     });
     const auto done = t.run_to_end([&](const topology&) { ++looks; });
-    is_over = true;
+    looks = 3;
     surgeon.join();
     BOOST_REQUIRE_MESSAGE(done, (done ? "" : done.error().text()));
-    BOOST_CHECK(are_whole(*got, 4000));
+    BOOST_CHECK(are_whole(*got, made.load()));
+    if (leaves) BOOST_TEST(lost == "works has no replica on n1");
   }
 }
 

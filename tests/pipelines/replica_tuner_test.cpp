@@ -166,6 +166,25 @@ BOOST_AUTO_TEST_CASE(what_has_little_to_do_gives_its_replicas_back) {
   BOOST_TEST((p.tuner.reason(0) == replica_reason::suffices));
 }
 
+// Nothing is known while its first calls are under way: it stays as it is.
+BOOST_AUTO_TEST_CASE(RPT_2_windows_without_an_end_of_a_call_say_nothing) {
+  troupe::replica_tuner t(1);
+  tuned_stage s{.working = 4, .most = 16, .sleeps = true};
+  for (std::int64_t look = 1; look < 200; ++look) BOOST_TEST(!t.look(look * look_ns, {&s, 1}, 2));
+  s.busy_ns = 4.0 * 200 * look_ns;
+  s.done = 4;
+  for (std::int64_t look = 200; look < 220; ++look) {
+    s.busy_ns += 4.0 * look_ns;
+    if (const auto wanted = t.look(look * look_ns, {&s, 1}, 2)) s.working = wanted->working;
+  }
+  BOOST_TEST(s.working == 16U);
+  // On trial until one of them has ended.
+  for (std::int64_t look = 220; look < 400; ++look) {
+    s.busy_ns += 16.0 * look_ns;
+    BOOST_TEST(!t.look(look * look_ns, {&s, 1}, 2));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(replicas_that_somebody_has_set_stay) {
   troupe::replica_tuner t(1);
   tuned_stage s{.working = 3, .most = 16, .is_tuned = false, .sleeps = true};

@@ -218,6 +218,97 @@ BOOST_AUTO_TEST_CASE(an_item_of_which_something_has_left_is_not_made_again) {
   BOOST_TEST(ran->of("work").skipped == 1U);
 }
 
+// It fails before anything of its item has left: the one before works on that.
+BOOST_AUTO_TEST_CASE(SRP_1_a_generator_that_fails_before_its_first_goes_back) {
+  struct several {
+    bool fails = false;
+    number state = 0;
+    generator<made> operator()(number x) {
+      ++state;
+      if (fails && state % 5 == 0) throw std::runtime_error("before its first");
+      co_yield made{x, fails ? 2 : 1, state};
+      co_yield made{x, fails ? 2 : 1, state};
+    }
+  };
+  topology t({.threads = 2, .is_quiet = true});
+  number next = 0;
+  std::atomic<std::size_t> arrived{0};
+  std::vector<made> all;
+  const auto numbers = source(t,
+                              [&]() -> std::optional<number> {
+                                if (next % 16 == 0) std::this_thread::sleep_for(50us);
+                                return next++;
+                              },
+                              {.blocks = true});
+  for_each(map(numbers, several{}, {.name = "work"}),
+           [&](const made& m) { all.push_back(m), arrived.store(all.size()); });
+  std::string text;
+  std::thread other([&] {
+    test::wait_until("it runs", [&] { return arrived.load() > 10; });
+    text = said(t.replace<number>("work", several{true}, 1000));
+    const auto wanted = arrived.load() + 500;
+    test::wait_until("it goes on", [&] { return arrived.load() > wanted; });
+    t.stop();
+  });
+  const auto ran = t.run_to_end();
+  other.join();
+  BOOST_REQUIRE_MESSAGE(ran, (ran ? "" : ran.error().text()));
+  BOOST_TEST(text == "done");
+  BOOST_REQUIRE_EQUAL(all.size(), std::size_t(next) * 2);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    BOOST_REQUIRE_EQUAL(all[i].item, number(i / 2));
+    BOOST_REQUIRE_EQUAL(all[i].calls, all[i].item + 1);  // each has called one of both once
+  }
+  BOOST_TEST(all.back().version == 1);
+}
+
+// Behind a trial that failed a restart makes what works now, and not what was there at first.
+BOOST_AUTO_TEST_CASE(a_stage_that_begins_anew_is_the_one_that_works) {
+  struct fragile {
+    number version = 1;
+    std::atomic<number>* fails = nullptr;
+    made operator()(number x) {
+      if (fails != nullptr && fails->exchange(0) == 1) throw std::runtime_error("now");
+      return {x, version, 0};
+    }
+  };
+  std::atomic<number> second{0}, third{1};
+  topology t({.threads = 2, .is_quiet = true});
+  number next = 0;
+  std::atomic<std::size_t> arrived{0};
+  std::vector<made> all;
+  const auto numbers = source(t,
+                              [&]() -> std::optional<number> {
+                                if (next % 16 == 0) std::this_thread::sleep_for(50us);
+                                return next++;
+                              },
+                              {.blocks = true});
+  for_each(map(numbers, fragile{}, {.name = "work", .on_error = restart()}),
+           [&](const made& m) { all.push_back(m), arrived.store(all.size()); });
+  std::vector<std::string> texts;
+  std::thread other([&] {
+    const auto goes_on = [&] {
+      const auto wanted = arrived.load() + 50;
+      test::wait_until("it goes on", [&] { return arrived.load() > wanted; });
+    };
+    goes_on();
+    texts.push_back(said(t.replace<number>("work", fragile{2, &second})));
+    goes_on();
+    texts.push_back(said(t.replace<number>("work", fragile{3, &third}, 100)));
+    goes_on();
+    second.store(1);
+    goes_on();
+    t.stop();
+  });
+  const auto ran = t.run_to_end();
+  other.join();
+  BOOST_REQUIRE_MESSAGE(ran, (ran ? "" : ran.error().text()));
+  BOOST_TEST(texts == std::vector<std::string>(2, "done"), boost::test_tools::per_element());
+  BOOST_TEST(all.back().version == 2);
+  BOOST_TEST(all.size() + 1 == std::size_t(next));
+  BOOST_TEST(ran->of("work").restarts == 1U);
+}
+
 BOOST_AUTO_TEST_CASE(what_does_not_fit_is_refused_and_changes_nothing) {
   std::vector<std::string> errors;
   const auto all = run_with({.name = "work"}, {}, [&](topology& t, auto& wait_for) {
@@ -246,7 +337,49 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_is_refused_and_changes_nothing) {
       "makes one of each",
       "work: the new function keeps nothing in its state, and the one before i64",
       "no weights",
-      "source: a source has no function to replace"};
+      "source: the function of a source stays"};
+  BOOST_TEST(errors == wanted, boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(what_a_topology_cannot_have_is_refused) {
+  topology t({.threads = 1, .is_quiet = true});
+  struct at_end {
+    number sum = 0;
+    void operator()(number x) { sum += x; }
+    number finish() { return sum; }
+  };
+  struct alone {
+    std::unique_ptr<number> value;
+    std::unique_ptr<number> operator()(std::unique_ptr<number> x) { return x; }
+  };
+  number next = 0;
+  const auto numbers = source(t, [&]() -> std::optional<number> { return next++; });
+  collect(map(numbers, at_end{}, {.name = "sum", .replicas = 2}));
+  const auto twin = [](number x) { return x; };
+  for_each(map(map(numbers, twin, {.replicas = 2}), twin, {.replicas = 2}), [](number) {});
+  for_each(map(map(numbers, [](number x) { return std::make_unique<number>(x); }), alone{},
+               {.name = "alone"}),
+           [](const std::unique_ptr<number>&) {});
+  for_each(map(numbers, twin, {.name = "anew", .on_error = restart()}), [](number) {});
+  std::vector<std::string> errors;
+  bool is_first = true;
+  const auto ran = t.run_to_end([&](const topology& running) {
+    auto& me = const_cast<topology&>(running);
+    if (!std::exchange(is_first, false)) return;
+    errors.push_back(said(me.replace<number>("sum", twin)));
+    errors.push_back(said(me.replace<number>("map", twin)));
+    errors.push_back(said(me.replace<std::unique_ptr<number>>("alone", alone{}, 5)));
+    auto only = std::make_unique<number>(1);
+    errors.push_back(said(me.replace<number>(
+        "anew", [only = std::move(only)](number x) -> number { return x * *only; })));
+    me.stop();
+  });
+  BOOST_REQUIRE_MESSAGE(ran, (ran ? "" : ran.error().text()));
+  const std::vector<std::string> wanted{
+      "sum: the new function makes something of each item, and the one before at its end alone",
+      "map: several stages are called so; give them names (.name)",
+      "alone: its items cannot be copied, so there is no trial: leave it out",
+      "anew: the new function cannot be copied, so there are neither replicas of it nor restarts"};
   BOOST_TEST(errors == wanted, boost::test_tools::per_element());
 }
 

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace troupe {
@@ -96,10 +97,14 @@ outcome answer_why(const command& c, const cluster_snapshot& s) {
 // The job of that name or id; of several, which ended jobs may be, the one that began last.
 // nullptr: none.
 const job_snapshot* newest_job(const std::string& name_or_id, const cluster_snapshot& s) {
+  // A topology that still runs counts before one that is over; of trainings the newest does.
+  const auto rank = [](const job_snapshot& j) {
+    return std::pair(j.workers == 0 && is_over(j.state), j.started_seconds);
+  };
   const job_snapshot* newest = nullptr;
   for (const auto& j : s.jobs)
     if ((j.name == name_or_id || j.id == name_or_id) &&
-        (newest == nullptr || j.started_seconds < newest->started_seconds))
+        (newest == nullptr || rank(j) < rank(*newest)))
       newest = &j;
   return newest;
 }
@@ -237,6 +242,8 @@ std::optional<outcome> answer_changed(const command& c, const cluster_snapshot& 
                    {}};
   }
   const auto* job = newest_job(c.id, now);
+  // A program that does not answer in time has not ended by that.
+  if (job == nullptr && !now.silent.empty()) return std::nullopt;
   if (c.action == verb::detach_job) {
     if (job == nullptr) return std::nullopt;  // on its way
     if (!is_over(job->state)) return answer_detached(c, *job, now);
@@ -310,6 +317,9 @@ outcome answer_not_changed(const command& c) {
   return answer_error(error(
       error_code::timed_out,
       c.action == verb::leave_cluster ? fmt::format("after {} {} has not left yet", seconds, c.id)
+      : is_of_topology(c)
+          ? fmt::format("after {} {} is not yet so: troupe topology show {} tells what it does",
+                        seconds, c.id, c.id)
       : c.action != verb::make_checkpoint
           ? fmt::format("after {} job {} still runs as before: troupe events tells why", seconds,
                         c.id)
