@@ -14,6 +14,7 @@
 #include <troupe/program.hpp>
 
 #include <CLI/CLI.hpp>
+#include <fmt/format.h>
 
 #include <cstdint>
 #include <map>
@@ -36,7 +37,14 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--on", on, "Nodes that cut lines and count: /job:worker, /node:n1, /label:K=V");
   flags.add_topology_flags(app);
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& e) {
+    return app.exit(e);
+  } catch (const CLI::ParseError& e) {
+    say_error(fmt::format("count_words: {} (see --help)", e.what()));
+    return 2;
+  }
   if (const auto ok = flags.read_topology_flags(app); !ok) {
     say_error("count_words: " + ok.error().text());
     return 2;

@@ -85,7 +85,14 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
   flags.add_topology_flags(app);
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& e) {
+    return app.exit(e);
+  } catch (const CLI::ParseError& e) {
+    say_error(fmt::format("serve_http: {} (see --help)", e.what()));
+    return 2;
+  }
   const auto fail = [](const error& e) {
     say_error("serve_http: " + e.text());
     return static_cast<int>(e.code());

@@ -98,7 +98,14 @@ int main(int argc, char** argv) {
                  "Write the features of every window to this CSV file");
   app.add_option("--failures", failures_file, "Write what is no frame to this CSV file");
   flags.add_topology_flags(app);
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& e) {
+    return app.exit(e);
+  } catch (const CLI::ParseError& e) {
+    say_error(fmt::format("watch_sensors: {} (see --help)", e.what()));
+    return 2;
+  }
   const auto fail = [](const error& e) {
     say_error("watch_sensors: " + e.text());
     return static_cast<int>(e.code());

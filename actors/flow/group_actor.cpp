@@ -19,6 +19,7 @@ namespace troupe {
 namespace {
 
 constexpr std::int64_t slice_ns = 500'000;
+thread_local const flow_graph* running_here = nullptr;
 
 struct group_actor_state : flow_wire {
   static inline const char* name = "stages";
@@ -106,6 +107,10 @@ struct group_actor_state : flow_wire {
   void run() {
     if (group == nullptr || is_halted || has_told) return;
     auto state = flow_group::state::idle;
+    struct runs_here {
+      ~runs_here() { running_here = nullptr; }
+    } const here;
+    running_here = &group->graph();
     try {
       state = group->run(setup.now_ns, setup.now_ns() + slice_ns, this);
     } catch (const std::exception& e) {
@@ -210,6 +215,8 @@ caf::behavior run_group(caf::stateful_actor<group_actor_state>* self, group_setu
 }
 
 }  // namespace
+
+const flow_graph* graph_that_runs_here() noexcept { return running_here; }
 
 caf::actor spawn_group(caf::actor_system& sys, caf::execution_unit* thread, group_setup setup) {
   return spawn_on(sys, thread, &run_group, std::move(setup));

@@ -50,6 +50,8 @@ struct group_setup {
   std::function<std::int64_t()> now_ns;
 };
 
+// The graph whose stages run in the calling thread at this moment; null: none does.
+const flow_graph* graph_that_runs_here() noexcept;
 caf::actor spawn_group(caf::actor_system& sys, caf::execution_unit* thread, group_setup setup);
 
 }  // namespace troupe

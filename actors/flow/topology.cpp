@@ -4,6 +4,7 @@
 #include "troupe/actors/base/tell.hpp"
 #include "troupe/actors/flow/flow_run.hpp"
 #include "troupe/actors/flow/gate_actor.hpp"
+#include "troupe/actors/flow/group_actor.hpp"
 #include "troupe/actors/flow/topology_listing.hpp"
 #include "troupe/actors/messages/work_messages.hpp"
 #include "troupe/actors/session/session_process.hpp"
@@ -97,9 +98,10 @@ std::vector<stage_report> topology::report() const {
     r.busy = std::min(1.0, c.busy_ns() / lasted);
     r.blocked = std::min(1 - r.busy, double(c.blocked_ns.load(std::memory_order_relaxed)) / lasted);
     r.starved = 1 - r.busy - r.blocked;
-    r.latency_p50_ns = c.latency.quantile(0.5);
-    r.latency_p99_ns = c.latency.quantile(0.99);
+    // Of a part of all the upper bound is known.
     r.latency_worst_ns = c.latency.worst();
+    r.latency_p50_ns = std::min(c.latency.quantile(0.5), r.latency_worst_ns);
+    r.latency_p99_ns = std::min(c.latency.quantile(0.99), r.latency_worst_ns);
     if (s.is_hidden && r.busy < 0.01) continue;
     // A replica that has had nothing to do, where their number may change.
     if (s.control != nullptr && r.items_in == 0 && s.replica > 0) continue;
@@ -119,6 +121,13 @@ result<void> topology::move(std::string_view stage, std::string_view node) {
 result<void> topology::replace_by(std::string_view stage, replacing_function f) {
   if (!wishes_->has_begun.load())
     return error(error_code::failed, fmt::format("{}: the topology has not begun", stage));
+  // Its thread would wait for itself.
+  if (graph_that_runs_here() == static_cast<const flow_graph*>(this))
+    return error(
+        error_code::usage,
+        fmt::format("{}: a stage of the topology asks for that, whose thread would wait for "
+                    "itself: ask from another one",
+                    stage));
   auto all = replacements_for(*this, stage, std::move(f));
   if (!all) return all.error();
   // Whoever sets it may be at it still when we have it.

@@ -258,6 +258,8 @@ std::uint32_t add_function(flow_graph& g, std::uint32_t from, std::uint32_t port
   if (o.replicas.may_change())
     control = info.control = std::make_shared<replica_control>(o.replicas.at_first(), replicas,
                                                                o.replicas.is_automatic());
+  if (o.replicas.is_automatic() && control != nullptr)
+    control->reason.store(replica_reason::suffices);
   auto ends = ends_of_replicas(kind, replicas, keeps_order, std::move(hash), control);
   // Replicas of an end: there is no order to keep.
   if (s.outputs == 0) info.outputs = 1;

@@ -26,9 +26,10 @@ error is_over_already(const stage_change& c) {
 constexpr std::uint32_t depth_max = 64;      // of stages that call each other
 constexpr std::size_t batch_items_max = 64;  // that leave for another group at once
 constexpr std::size_t batch_bytes_max = 256 << 10;
-constexpr double slow_ns = 5'000;        // nothing waits in a batch while such a stage runs
-constexpr double light_ns = 5'000;       // one call of 64 is measured
-constexpr std::uint32_t looks_max = 64;  // firings between two looks at the clock
+constexpr double slow_ns = 5'000;  // nothing waits in a batch while such a stage runs
+constexpr std::int64_t look_at_once_ns = 100'000;  // of a call: the clock is looked at after it
+constexpr double light_ns = 5'000;                 // one call of 64 is measured
+constexpr std::uint32_t looks_max = 64;            // firings between two looks at the clock
 constexpr std::uint32_t goes_before_a_look = 256;
 constexpr std::size_t state_bytes_max = std::size_t{1} << 30;  // that a replica is made again with
 constexpr std::int64_t noted_each_ns = 5'000;  // births of items that come faster: one of 16
@@ -366,6 +367,8 @@ template <class Call>
   count(k.measured_ns, static_cast<std::uint64_t>(own));
   s.mean_ns = s.mean_ns == 0 ? double(own) : s.mean_ns * 0.875 + double(own) * 0.125;
   s.is_slow = s.info->may_block || s.mean_ns > slow_ns;
+  // Whoever waits for this thread, such as to end everything, waits for no second one.
+  if (took > look_at_once_ns) look_every_ = 1;
   s.is_measured = s.mean_ns > light_ns;
   if (until_measured_ == 0) until_measured_ = 64;
 }
@@ -395,7 +398,9 @@ void stage_output::put_item(std::uint32_t port, flow_item&& it) {
 void flow_group::go_on(flow_slot& s) {
   for (std::uint32_t n = 0; s.has_more && s.full_outputs == 0 && !failure_ && !s.is_closing;) {
     call(s, [&](stage_output& out) { return s.what->go_on(out); });
-    if (++n % goes_before_a_look == 0 && until_ns_ != never_ns && (*now_)() >= until_ns_) break;
+    if ((++n % goes_before_a_look == 0 || look_every_ == 1) && until_ns_ != never_ns &&
+        (*now_)() >= until_ns_)
+      break;
   }
   if (s.is_closing) s.has_more = false;
   if (s.has_more)
@@ -608,7 +613,8 @@ std::uint32_t flow_group::take_in_a_row(flow_slot& s, std::uint32_t most) {
   do {
     auto it = pop(e);
     take(s, e, std::move(it.value), std::move(it.origin), it.bytes);
-  } while (++n < most && !has_marked_ && !e.queue.empty() && s.is_idle() && !failure_);
+  } while (++n < most && !has_marked_ && !e.queue.empty() && s.is_idle() && !failure_ &&
+           n < look_every_);
   return n;
 }
 // The same for a source.
@@ -617,7 +623,9 @@ std::uint32_t flow_group::produce_in_a_row(flow_slot& s, std::uint32_t most) {
   has_marked_ = false;
   while (n < most && produce(s)) {
     ++n;
-    if (has_marked_ || s.is_over || failure_ || sources_ > 1 || s.info->may_block) break;
+    if (has_marked_ || s.is_over || failure_ || sources_ > 1 || s.info->may_block ||
+        n >= look_every_)
+      break;
   }
   return n;
 }

@@ -119,7 +119,9 @@ result<topology_wishes::replacements> replacements_for(const flow_graph& g, std:
     try {
       r->what = change->make();
       if (s.stands_by == 0)
-        if (auto ok = r->what->open(); !ok) return ok.error();
+        if (auto ok = r->what->open(); !ok)
+          return error(ok.error().code(),
+                       fmt::format("{}: it cannot begin: {}", stage, ok.error().message()));
     } catch (const std::exception& e) {
       return error(error_code::failed, fmt::format("{}: {}", stage, e.what()));
     } catch (...) {

@@ -181,6 +181,8 @@ class pipelines(harness.cluster_test):
         self.assertIn("sensor 9 says what is no number", failures)
         self.assertRegex(p.err, r"alarm .* latency p50 [\d.]+ [mu]s, p99 ")
         self.finish("watch_sensors", "--listen", "nowhere", code=USAGE)
+        for program in ("watch_sensors", "serve_http", "count_words", "classify_images"):
+            self.assertRegex(self.finish(program, "--bogus", code=USAGE).err, rf"^{program}: .* \(see --help\)$")
 
     # --- ends ---------------------------------------------------------------------------------------------------------
 

@@ -193,6 +193,28 @@ struct simulated {
 
 BOOST_AUTO_TEST_SUITE(flow_group)
 
+// Whoever waits for its thread, such as to end everything, waits for one call and no more.
+BOOST_AUTO_TEST_CASE(after_each_slow_call_it_looks_at_the_clock) {
+  flow_graph g;
+  std::int64_t now = 0;
+  int slow_calls = 0, quick = 0;
+  std::vector<int> many(1000);
+  const auto all = batch(from(g, many), {.count = 1000});
+  for_each(map(unbatch(all), [&](int x) { return ++quick, x; }, {.blocks = true}), [&](int) {
+    ++slow_calls;
+    now += 1'000'000'000;
+  });
+  BOOST_REQUIRE(g.check());
+  troupe::flow_group group(std::shared_ptr<const flow_graph>(std::shared_ptr<const void>(), &g));
+  const auto clock = [&] { return now; };
+  for (int turn = 0; turn < 50; ++turn) {
+    const auto before = slow_calls;
+    (void)group.run(clock, now + 1'000'000, nullptr);
+    BOOST_REQUIRE(slow_calls - before <= 2);
+  }
+  BOOST_TEST(slow_calls > 10);
+}
+
 BOOST_AUTO_TEST_CASE(cut_anywhere_at_any_time_it_makes_the_same) {
   int cuts = 0;
   std::size_t items = 0;

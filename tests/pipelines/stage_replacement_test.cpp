@@ -336,7 +336,7 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_is_refused_and_changes_nothing) {
       "work: the new function may make more or fewer items than it is given, and the one before "
       "makes one of each",
       "work: the new function keeps nothing in its state, and the one before i64",
-      "no weights",
+      "work: it cannot begin: no weights",
       "source: the function of a source stays"};
   BOOST_TEST(errors == wanted, boost::test_tools::per_element());
 }
@@ -381,6 +381,20 @@ BOOST_AUTO_TEST_CASE(what_a_topology_cannot_have_is_refused) {
       "alone: its items cannot be copied, so there is no trial: leave it out",
       "anew: the new function cannot be copied, so there are neither replicas of it nor restarts"};
   BOOST_TEST(errors == wanted, boost::test_tools::per_element());
+}
+
+// Its thread would wait for itself, and the topology with it.
+BOOST_AUTO_TEST_CASE(a_stage_of_the_topology_cannot_ask_for_it) {
+  topology t({.threads = 1, .is_quiet = true});
+  std::string text;
+  for_each(map(from(t, std::vector<number>(50)), versioned{}, {.name = "work"}),
+           [&](const made& m) {
+             if (m.calls == 20) text = said(t.replace<number>("work", versioned{2}));
+           });
+  BOOST_REQUIRE(bool(t.run_to_end()));
+  BOOST_TEST(text ==
+             "work: a stage of the topology asks for that, whose thread would wait for itself: ask "
+             "from another one");
 }
 
 BOOST_AUTO_TEST_CASE(before_and_after_a_run_there_is_nobody_to_ask) {

@@ -167,6 +167,9 @@ BOOST_AUTO_TEST_CASE(a_mistake_ends_with_2_and_one_line_that_says_what_was_expec
   check_usage("graph --dot --json", "--json does not go with --dot");
   check_usage("topology", "topology: there is no action ''; there are show, pause");
   check_usage("topology pause", "topology pause: which one? troupe list jobs shows all");
+  for (const char* what : {"show", "pause", "resume", "drain"})
+    check_usage(std::string("topology ") + what + " shop decode",
+                "'decode' is one argument too many");
   check_usage("topology move shop decode", "topology move: to which node?");
   check_usage("topology replicas shop", "of which stage? troupe topology show shop shows all");
   check_usage("topology replicas shop decode", "'' is no number of replicas");

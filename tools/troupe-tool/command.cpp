@@ -195,6 +195,9 @@ std::optional<std::string> set_topology(command& c, const std::string& doing,
         "topology: there is no action '{}'; there are show, pause, resume, drain, replicas and move",
         doing);
   if (c.id.empty()) return fmt::format("topology {}: which one? troupe list jobs shows all", doing);
+  const bool has_stage = c.action == verb::set_replicas || c.action == verb::move_stage;
+  if (!has_stage && !c.stage.empty())
+    return fmt::format("topology {}: '{}' is one argument too many", doing, c.stage);
   if (c.action == verb::show_topology) {
     c.ask.parts = ask_part::actors | ask_part::jobs;
     return std::nullopt;
