@@ -121,18 +121,7 @@ int main(int argc, char** argv) {
   app.add_option("--on", on, "Nodes that run it, such as /job:worker (with --cluster)");
   app.add_flag("--watch", watches, "Wait for more, until Ctrl-C");
   flags.add_topology_flags(app);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& e) {
-    return app.exit(e);
-  } catch (const CLI::ParseError& e) {
-    say_error(fmt::format("classify_images: {} (see --help)", e.what()));
-    return 2;
-  }
-  if (const auto ok = flags.read_topology_flags(app); !ok) {
-    say_error("classify_images: " + ok.error().text());
-    return 2;
-  }
+  if (const auto code = flags.parse(app, argc, argv)) return *code;
   if (file.empty() && !on.empty()) {
     say_error("classify_images: --on is for --model: the graph of this program runs here");
     return 2;

@@ -14,7 +14,6 @@
 #include <troupe/program.hpp>
 
 #include <CLI/CLI.hpp>
-#include <fmt/format.h>
 
 #include <cstdint>
 #include <map>
@@ -37,18 +36,7 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--on", on, "Nodes that cut lines and count: /job:worker, /node:n1, /label:K=V");
   flags.add_topology_flags(app);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& e) {
-    return app.exit(e);
-  } catch (const CLI::ParseError& e) {
-    say_error(fmt::format("count_words: {} (see --help)", e.what()));
-    return 2;
-  }
-  if (const auto ok = flags.read_topology_flags(app); !ok) {
-    say_error("count_words: " + ok.error().text());
-    return 2;
-  }
+  if (const auto code = flags.parse(app, argc, argv)) return *code;
   topology t(flags.options());
   t.use(word_stages());
   auto lines = read_lines(t, pattern);

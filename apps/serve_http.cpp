@@ -85,19 +85,11 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
   flags.add_topology_flags(app);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& e) {
-    return app.exit(e);
-  } catch (const CLI::ParseError& e) {
-    say_error(fmt::format("serve_http: {} (see --help)", e.what()));
-    return 2;
-  }
+  if (const auto code = flags.parse(app, argc, argv)) return *code;
   const auto fail = [](const error& e) {
     say_error("serve_http: " + e.text());
     return static_cast<int>(e.code());
   };
-  if (const auto ok = flags.read_topology_flags(app); !ok) return fail(ok.error());
   auto opened = session::open({});
   if (!opened) return fail(opened.error());
   graph g((*opened)->ops());

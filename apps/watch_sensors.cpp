@@ -98,19 +98,11 @@ int main(int argc, char** argv) {
                  "Write the features of every window to this CSV file");
   app.add_option("--failures", failures_file, "Write what is no frame to this CSV file");
   flags.add_topology_flags(app);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& e) {
-    return app.exit(e);
-  } catch (const CLI::ParseError& e) {
-    say_error(fmt::format("watch_sensors: {} (see --help)", e.what()));
-    return 2;
-  }
+  if (const auto code = flags.parse(app, argc, argv)) return *code;
   const auto fail = [](const error& e) {
     say_error("watch_sensors: " + e.text());
     return static_cast<int>(e.code());
   };
-  if (const auto ok = flags.read_topology_flags(app); !ok) return fail(ok.error());
   auto server = tcp_server::open({.listen = listen});
   if (!server) return fail(server.error());
 

@@ -6,6 +6,12 @@
 //       stage fails and its policy does not bear that, or after stop(), in good order.
 // TO-2  Edges together hold `budget_bytes`, however fast the sources are (but each may hold one
 //       item). What stages keep by themselves is theirs.
+// While it runs, any thread may change it:
+//
+//   t.set_replicas("decode", 4);           // of those that .replicas = between(1, 8) allows
+//   t.replace<picture>("decode", faster);  // takes over between two items
+//   t.pause(); t.resume(); t.stop();       // stop() lets what is under way come to its end
+//
 // With `cluster`, stages with `.on` run on its nodes, which need the stage libraries that they
 // stand in (use()): it ends with a line for each that lacks it. Nodes that are what `.on` asks for
 // are waited for, as long as cluster.timeout says. What a node had when it was lost is made again,

@@ -25,6 +25,22 @@ void topology_flags::add_topology_flags(CLI::App& app) {
   app.add_flag("--quiet", topology.is_quiet, "Say nothing but what goes wrong");
 }
 
+std::optional<int> topology_flags::parse(CLI::App& app, int argc, char** argv) {
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& e) {
+    return app.exit(e);
+  } catch (const CLI::ParseError& e) {
+    say_error(fmt::format("{}: {} (see --help)", app.get_name(), e.what()));
+    return static_cast<int>(error_code::usage);
+  }
+  if (const auto ok = read_topology_flags(app); !ok) {
+    say_error(fmt::format("{}: {}", app.get_name(), ok.error().text()));
+    return static_cast<int>(ok.error().code());
+  }
+  return std::nullopt;
+}
+
 result<void> topology_flags::read_topology_flags(const CLI::App& app) {
   if (auto ok = read_cluster_flags(app); !ok) return ok;
   const auto bytes = parse_byte_size(memory_);
@@ -53,18 +69,7 @@ topology_options parsed(int argc, char** argv) {
       "Exit codes: 0 fine, 1 a stage failed, 2 usage, 3 no cluster found, 4 timed out, 5 denied, "
       "6 not found, 130 and 143 after a signal.");
   flags.add_topology_flags(app);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& e) {
-    std::exit(app.exit(e));
-  } catch (const CLI::ParseError& e) {
-    say_error(fmt::format("{}: {} (see --help)", program, e.what()));
-    std::exit(2);
-  }
-  if (auto ok = flags.read_topology_flags(app); !ok) {
-    say_error(fmt::format("{}: {}", program, ok.error().text()));
-    std::exit(2);
-  }
+  if (const auto code = flags.parse(app, argc, argv)) std::exit(*code);
   return flags.options();
 }
 

@@ -84,6 +84,8 @@ class stage_on_trial final : public stage {
   }
   void follow_verdict() {
     const auto v = change_->judged.load();
+    if (v == verdict::none) return;
+    item_ = {};
     if (v == verdict::stays) before_.reset();
     if (v == verdict::goes_back) go_back(now_->save());
   }

@@ -27,11 +27,7 @@ int main(int argc, char** argv) {
   app.add_option("--number", number);
   app.add_option("--replicas", replicas);
   flags.add_topology_flags(app);
-  CLI11_PARSE(app, argc, argv);
-  if (const auto ok = flags.read_topology_flags(app); !ok) {
-    say_error("far_topologies: " + ok.error().text());
-    return 2;
-  }
+  if (const auto code = flags.parse(app, argc, argv)) return *code;
   topology t(flags.options());
   t.use(far_stages());
   const auto made = source(t,
