@@ -9,6 +9,9 @@ namespace troupe {
 
 namespace {
 
+constexpr int dials_max = 3;
+constexpr std::int64_t redial_ns = 20'000'000;
+
 void fill_randomly(std::span<std::byte> out) {
   const bool ok =
       RAND_bytes(reinterpret_cast<unsigned char*>(out.data()), static_cast<int>(out.size())) == 1;
@@ -31,8 +34,19 @@ handshake_options guest_options(const std::string& cluster, const std::string& t
 }
 
 void guest_connection::connect(const address& at, std::int64_t timeout_ns) {
-  net_.connect(at, timeout_ns, [this](result<std::unique_ptr<channel>> c) {
-    if (status_ != status::connecting) return;
+  status_ = status::connecting;
+  to_ = at;
+  end_ns_ = net_.now_ns() + timeout_ns;
+  dials_left_ = dials_max;
+  received_ = 0;
+  dial();
+}
+
+void guest_connection::dial() {
+  --dials_left_;
+  const auto left_ns = std::max<std::int64_t>(1, end_ns_ - net_.now_ns());
+  net_.connect(to_, left_ns, [this, alive = is_alive_](result<std::unique_ptr<channel>> c) {
+    if (!*alive || status_ != status::connecting) return;
     if (!c) return fail(c.error());
     connection_ = std::move(*c);
     fill_randomly(options_.nonce);
@@ -65,11 +79,12 @@ void guest_connection::on_frame(const received_frame& f) {
 }
 
 void guest_connection::on_closed(const error& why, frame_fault fault) {
-  if (status_ == status::connecting) {
-    shake_->on_closed(why, fault);
-    return advance();
-  }
-  fail(why);
+  if (status_ != status::connecting) return fail(why);
+  shake_->on_closed(why, fault);
+  if (shake_->why() != refusal::lost || dials_left_ == 0) return advance();
+  net_.after(redial_ns, [this, alive = is_alive_] {
+    if (*alive && status_ == status::connecting) dial();
+  });
 }
 
 void guest_connection::advance() {

@@ -5,9 +5,13 @@
 //   connect() -> connecting -> ready (on_ready) -> ... messages (on_message) ... -> failed
 //   (on_failed), or closed by its owner
 //
-// GU-1  on_failed comes at most once, with the reason; after it, and after close(), nothing comes.
+// GU-1  on_failed comes at most once for each connect(), with the reason; after it, and after
+//       close(), nothing comes.
 // GU-2  Every frame that leaves acknowledges what has arrived, so that the node keeps nothing for
 //       longer than between two questions.
+// GU-3  A connection that breaks before the node has proven itself, and that was not refused, is
+//       made again, some times within the time that connect() was given: a node that has just
+//       begun, or begins another life, lets go of connections.
 // Threading: that of the transport. Callbacks may close the connection.
 
 #include "troupe/actors/net/tcp_transport.hpp"
@@ -35,6 +39,9 @@ class guest_connection final : private channel_handler {
   std::function<void(control_message)> on_message = [](control_message) {};
   std::function<void(const error&)> on_failed = [](const error&) {};
 
+  ~guest_connection() { *is_alive_ = false; }
+
+  // Once more where it has failed.
   void connect(const address& at, std::int64_t timeout_ns);
   void send(const control_message& m);
   void close();
@@ -50,6 +57,7 @@ class guest_connection final : private channel_handler {
   void on_frame(const received_frame& f) override;
   void on_closed(const error& why, frame_fault fault) override;
   void advance();
+  void dial();
   void fail(const error& e);
 
   tcp_transport& net_;
@@ -57,6 +65,10 @@ class guest_connection final : private channel_handler {
   std::unique_ptr<channel> connection_;
   std::optional<handshake> shake_;
   status status_ = status::connecting;
+  address to_;
+  std::int64_t end_ns_ = 0;
+  int dials_left_ = 0;
+  std::shared_ptr<bool> is_alive_ = std::make_shared<bool>(true);
   std::uint64_t received_ = 0;  // the last numbered frame
 };
 

@@ -9,6 +9,7 @@
 
 #include <map>
 #include <optional>
+#include <utility>
 
 namespace troupe {
 
@@ -22,21 +23,33 @@ std::string words_of(ask_part parts) {
   return words;
 }
 
-// One question to one address.
+// One question to one address. A node that lets go of us in the middle of it is asked again, once,
+// where that does no harm.
 class question {
  public:
   enum class status : std::uint8_t { open, answered, failed };
 
-  question(tcp_transport& net, const handshake_options& options, std::string request)
-      : connection_(net, options), request_(std::move(request)) {
-    connection_.on_ready = [this] { connection_.send(query{1, request_}); };
+  question(tcp_transport& net, const handshake_options& options, std::string request,
+           bool may_repeat)
+      : net_(net),
+        connection_(net, options),
+        request_(std::move(request)),
+        may_repeat_(may_repeat) {
+    connection_.on_ready = [this] {
+      has_asked_ = true;
+      connection_.send(query{1, request_});
+    };
     connection_.on_message = [this](const control_message& m) {
       if (const auto* a = std::get_if<troupe::answer>(&m)) on_answer(*a);
     };
-    connection_.on_failed = [this](const error& e) { fail(e); };
+    connection_.on_failed = [this](const error& e) { on_failed(e); };
   }
 
-  void ask(const address& at, std::int64_t timeout_ns) { connection_.connect(at, timeout_ns); }
+  void ask(const address& at, std::int64_t timeout_ns) {
+    to_ = at;
+    end_ns_ = net_.now_ns() + timeout_ns;
+    connection_.connect(at, timeout_ns);
+  }
 
   status state() const noexcept { return status_; }
   const node_answer& reply() const noexcept { return answer_; }
@@ -51,14 +64,24 @@ class question {
     connection_.close();
   }
 
+  void on_failed(const error& e) {
+    const auto left_ns = end_ns_ - net_.now_ns();
+    if (!std::exchange(has_asked_, false) || !std::exchange(may_repeat_, false) || left_ns <= 0)
+      return fail(e);
+    connection_.connect(to_, left_ns);
+  }
   void fail(const error& e) {
     if (status_ != status::open) return;
     status_ = status::failed;
     error_ = e;
   }
 
+  tcp_transport& net_;
   guest_connection connection_;
   std::string request_;
+  bool may_repeat_, has_asked_ = false;
+  address to_;
+  std::int64_t end_ns_ = 0;
   status status_ = status::open;
   node_answer answer_;
   std::optional<error> error_;
@@ -108,12 +131,9 @@ class asker {
     if (questions_.contains(address_text)) return {};
     auto at = parse_address(address_text);
     if (!at) return at.error();
-    auto& q = questions_
-                  .emplace(address_text, std::make_unique<question>(net_, shake_,
-                                                                    options_.request.empty()
-                                                                        ? words_of(options_.parts)
-                                                                        : options_.request))
-                  .first->second;
+    const bool looks = options_.request.empty();
+    auto& q = questions_[address_text] = std::make_unique<question>(
+        net_, shake_, looks ? words_of(options_.parts) : options_.request, looks);
     q->ask(*at, std::max<std::int64_t>(1, end_ns_ - loop_.now_ns()));
     return {};
   }

@@ -4,10 +4,12 @@
 
 #include "tests/devices/temporary_folder.hpp"
 #include "tests/support/events.hpp"
+#include "tests/support/tcp_proxy.hpp"
 #include "tests/support/two_nodes.hpp"
 #include "troupe/actors/inspect/record_timeline.hpp"
 #include "troupe/actors/net/tcp_socket.hpp"
 #include "troupe/runtime/graph/ops.hpp"
+#include "troupe/runtime/text/address.hpp"
 
 #include <boost/test/unit_test.hpp>
 
@@ -239,6 +241,42 @@ BOOST_AUTO_TEST_CASE(who_does_not_answer_is_named_with_the_reason) {
   nodes.leave(1);
   test::wait_until("everybody knows that n2 has left",
                    [&] { return must(ask_cluster(o)).silent.empty(); });
+}
+
+// Its hello, its proof, its identity, and the answer: the connection breaks within each.
+BOOST_AUTO_TEST_CASE(a_node_that_lets_go_of_a_tool_is_asked_again) {
+  test::own_nodes nodes("ask_again", {{.name = "n1"}});
+  auto o = how_to_ask("ask_again");
+  const auto seen = must(ask_cluster(o));
+  const auto n1 =
+      *parse_address(std::ranges::find(seen.nodes, "n1", &node_snapshot::name)->address);
+  for (std::uint64_t frame = 0; frame < 4; ++frame) {
+    test::tcp_proxy proxy(n1);
+    proxy.add(
+        {test::proxy_direction::from_target, test::proxy_action::cut, test::at_frame(frame, 5)});
+    o.join = {to_string(proxy.listens_on())};
+    const auto again = must(ask_cluster(o));
+    BOOST_TEST(again.silent.empty());
+    BOOST_TEST(again.nodes.size() == 2U);
+    BOOST_TEST(proxy.connections() == 2U);
+    // What would be done twice is asked once, unless it has not been asked yet.
+    test::tcp_proxy other(n1);
+    other.add(
+        {test::proxy_direction::from_target, test::proxy_action::cut, test::at_frame(frame, 5)});
+    auto change = o;
+    change.join = {to_string(other.listens_on())};
+    change.request = "leave nobody";
+    BOOST_TEST(bool(ask_cluster(change)) == (frame < 3));
+    BOOST_TEST(other.connections() == (frame < 3 ? 2U : 1U));
+  }
+  // Nor for ever.
+  test::tcp_proxy proxy(n1);
+  proxy.refuse(true);
+  o.join = {to_string(proxy.listens_on())};
+  const auto refused = ask_cluster(o);
+  BOOST_TEST_REQUIRE(!refused);
+  BOOST_TEST((refused.error().code() == error_code::unreachable), refused.error().text());
+  BOOST_TEST(proxy.connections() <= 3U);
 }
 
 BOOST_AUTO_TEST_CASE(where_nobody_answers_that_is_an_error) {
