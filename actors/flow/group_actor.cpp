@@ -96,13 +96,18 @@ struct group_actor_state : flow_wire {
       read.reset();
     if (!read) return fail_at(m.edge, "what came from another process is no item");
     group->deliver(m.edge, std::move(read->items), read->is_last);
-    run();
+    run_if_idle();
   }
 
   // A broken invariant of ours: no stage's failure, but the topology's end as well.
   void fail(const char* what) {
     if (!std::exchange(has_told, true))
       tell(self->context(), setup.director, group_failed{{"", error(error_code::failed, what)}});
+  }
+  // What has come is looked at with all that has come by then, where it is to go on anyway: each
+  // message would have a slice of its own otherwise, and who sends many would wait for them.
+  void run_if_idle() {
+    if (!is_going) run();
   }
   void run() {
     if (group == nullptr || is_halted || has_told) return;
@@ -148,7 +153,7 @@ caf::behavior run_group(caf::stateful_actor<group_actor_state>* self, group_setu
         after_message();
         if (s.group == nullptr) return s.fail("items came to stages that are elsewhere");
         s.group->deliver(m.edge, std::move(*m.items), m.is_last);
-        s.run();
+        s.run_if_idle();
       },
       [&s](flow_frame& m) {
         after_message();
@@ -157,11 +162,11 @@ caf::behavior run_group(caf::stateful_actor<group_actor_state>* self, group_setu
       },
       [&s](const flow_room& m) {
         if (s.group != nullptr) s.group->room(m.edge);
-        s.run();
+        s.run_if_idle();
       },
       [&s](const flow_closed& m) {
         if (s.group != nullptr) s.group->close(m.edge);
-        s.run();
+        s.run_if_idle();
       },
       [&s](flow_begin& m) {
         s.group = std::move(m.group);
@@ -176,7 +181,7 @@ caf::behavior run_group(caf::stateful_actor<group_actor_state>* self, group_setu
       },
       [&s](flow_wake) {
         s.wakes_at = never_ns;
-        s.run();
+        s.run_if_idle();
       },
       [&s](const flow_halt& m) {
         s.is_halted = true;
@@ -184,7 +189,7 @@ caf::behavior run_group(caf::stateful_actor<group_actor_state>* self, group_setu
       },
       [&s](flow_resume) {
         s.is_halted = false;
-        s.run();
+        s.run_if_idle();
       },
       [&s](flow_surrender) {
         tell(s.self->context(), s.setup.director,
@@ -193,18 +198,18 @@ caf::behavior run_group(caf::stateful_actor<group_actor_state>* self, group_setu
       },
       [&s](flow_finish) {
         if (s.group != nullptr) s.group->finish();
-        s.run();
+        s.run_if_idle();
       },
       [&s](const flow_pause& m) {
         if (s.group != nullptr) s.group->pause(m.is_paused);
-        s.run();
+        s.run_if_idle();
       },
       [&s](flow_replace& m) {
         if (s.group != nullptr) s.group->replace(std::move(m.what));
       },
       [&s](const flow_look& m) {
         if (s.group != nullptr) s.group->look(m.stage);
-        s.run();
+        s.run_if_idle();
       },
       [self](flow_end) {
         self->state.group = nullptr;

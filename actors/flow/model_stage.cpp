@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <string_view>
 
 namespace troupe {
 
@@ -52,23 +53,56 @@ graph_stage::graph_stage(session& s, const graph& g, std::string feed, std::stri
 graph_stage::graph_stage(std::shared_ptr<graph_runner> runner, std::string feed, std::string fetch)
     : runner_(std::move(runner)), feed_(std::move(feed)), fetch_(std::move(fetch)) {}
 
+result<std::vector<tensor>> run_ports(graph_runner& r, const std::vector<std::string>& feeds,
+                                      const std::vector<std::string>& fetches,
+                                      std::vector<tensor> item) {
+  std::vector<graph_runner::feed> fed;
+  for (std::size_t i = 0; i < item.size(); ++i) fed.emplace_back(feeds[i], std::move(item[i]));
+  const std::vector<std::string_view> names(fetches.begin(), fetches.end());
+  return r.run(fed, names);
+}
+
+result<std::vector<std::vector<tensor>>> run_ports(graph_runner& r,
+                                                   const std::vector<std::string>& feeds,
+                                                   const std::vector<std::string>& fetches,
+                                                   const std::vector<std::vector<tensor>>& batch) {
+  std::vector<tensor> fed;
+  for (std::size_t i = 0; i < feeds.size(); ++i) {
+    std::vector<tensor> parts;
+    for (const auto& item : batch) parts.push_back(item[i]);
+    auto all = stack(parts);
+    if (!all)
+      return error(all.error().code(), fmt::format("'{}': {}", feeds[i], all.error().message()));
+    fed.push_back(std::move(*all));
+  }
+  auto out = run_ports(r, feeds, fetches, std::move(fed));
+  if (!out) return std::move(out.error());
+  std::vector<std::vector<tensor>> items(batch.size());
+  for (std::size_t i = 0; i < out->size(); ++i) {
+    auto parts = unstack((*out)[i]);
+    if (!parts) return std::move(parts.error());
+    if (parts->size() != batch.size())
+      return error(error_code::failed, fmt::format("'{}' has {} rows for a batch of {}", fetches[i],
+                                                   parts->size(), batch.size()));
+    for (std::size_t n = 0; n < items.size(); ++n) items[n].push_back(std::move((*parts)[n]));
+  }
+  return items;
+}
+
 result<tensor> graph_stage::operator()(tensor x) {
-  auto out = runner_->run({{feed_, std::move(x)}}, {fetch_});
+  auto out = run_ports(*runner_, {feed_}, {fetch_}, std::vector<tensor>{std::move(x)});
   if (!out) return std::move(out.error());
   return std::move(out->front());
 }
 
 result<std::vector<tensor>> graph_stage::operator()(std::vector<tensor> batch) {
-  const auto n = batch.size();
-  auto all = stack(batch);
-  if (!all) return std::move(all.error());
-  auto out = (*this)(std::move(*all));
+  std::vector<std::vector<tensor>> items;
+  for (auto& x : batch) items.push_back({std::move(x)});
+  auto out = run_ports(*runner_, {feed_}, {fetch_}, items);
   if (!out) return std::move(out.error());
-  auto parts = unstack(*out);
-  if (parts && parts->size() != n)
-    return error(error_code::failed,
-                 fmt::format("'{}' has {} rows for a batch of {}", fetch_, parts->size(), n));
-  return parts;
+  std::vector<tensor> all;
+  for (auto& y : *out) all.push_back(std::move(y.front()));
+  return all;
 }
 
 }  // namespace troupe

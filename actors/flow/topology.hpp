@@ -126,6 +126,7 @@ class topology : public flow_graph {
     r.contract = *contract_of<F, T, made>(rate_of_result<F>(contract::is_one).is_known,
                                           makes_at_end_only<F, T>);
     r.is_copyable = std::is_copy_constructible_v<F>;
+    r.sleeps = borrows<F>;
     r.trial = trial;
     r.items_are_copyable = std::is_copy_constructible_v<T>;
     r.make = stage_maker<function_stage<F, T>>(std::move(f));

@@ -1,5 +1,7 @@
 #include "troupe/actors/flow/topology_listing.hpp"
 
+#include "troupe/runtime/flow/lender.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -184,6 +186,19 @@ std::vector<actor_snapshot> topology_listing::actors(const std::string& node) co
       port.is_waiting = a.state == actor_state::waiting_for_credit && under_way > 0;
       if (port.is_waiting) port.since_seconds = a.since_seconds;
       a.ports.push_back(std::move(port));
+    }
+    const auto& borrows = view_->graph->stages()[i].borrows;
+    if (runs && borrows != nullptr && c.is_borrowing.load(std::memory_order_relaxed)) {
+      port_snapshot lent;
+      lent.name = std::string(resource_port) + borrows->name();
+      lent.is_waiting = true;
+      lent.since_seconds = a.since_seconds;
+      if (const auto who = view_->graph->stage_of(borrows->holder()); who && *who != i) {
+        lent.peer = stages_[*who].name;
+        lent.peer_node = node;
+      }
+      a.state = actor_state::waiting_for_credit;
+      a.ports.push_back(std::move(lent));
     }
     // Whatever it has: nothing is called while its thread runs another stage.
     const auto other = pulse.running.load(std::memory_order_relaxed);

@@ -14,6 +14,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -61,104 +62,163 @@ std::string names_of(const std::vector<onnx_port>& ports) {
 }  // namespace
 
 // A file, and its graph for each shape of a row.
-class model::loaded {
+class onnx_ports {
  public:
-  static result<std::shared_ptr<loaded>> get(const std::string& path, const model_options& o);
+  // Without names: its only input, and its first output.
+  static result<std::shared_ptr<onnx_ports>> get(const std::string& path, const model_options& o,
+                                                 const std::vector<std::string>& inputs,
+                                                 const std::vector<std::string>& outputs);
 
-  // One row, or several along a first dimension.
-  result<tensor> run(const tensor& x) {
-    const bool is_row = rank_ && x.shape().rank() + 1 == *rank_;
-    if (rank_ && !is_row && x.shape().rank() != *rank_)
-      return refuse(fmt::format("'{}' has {} dimensions, with that of the batch, and an item is {}",
-                                input_, *rank_, to_string(x.spec())));
-    if (!is_row && x.shape().rank() == 0)
-      return refuse(fmt::format("'{}' takes rows, and an item is a single number", input_));
-    if (!is_row) return rows(x);
-    auto out = rows(x.part(0, with_rows(x.spec(), dim{1, 0})));
-    if (!out) return out;
-    return out->part(0, row_of(out->spec()));
+  // A tensor for each input: one row each, or several along a first dimension, of all.
+  result<std::vector<tensor>> run(std::vector<tensor> item) {
+    const auto is_row = looks_like_row(item);
+    if (!is_row) return std::move(is_row.error());
+    if (!*is_row) return rows(item);
+    for (auto& x : item) x = x.part(0, with_rows(x.spec(), dim{1, 0}));
+    auto out = rows(item);
+    if (out)
+      for (auto& y : *out) y = y.part(0, row_of(y.spec()));
+    return out;
   }
-  result<std::vector<tensor>> run(const std::vector<tensor>& batch) {
-    if (batch.empty()) return std::vector<tensor>();
+  // Of each item one row.
+  result<std::vector<std::vector<tensor>>> run(const std::vector<std::vector<tensor>>& batch) {
+    if (batch.empty()) return std::vector<std::vector<tensor>>();
     // Items that have the batch's dimension: each has a row.
-    const auto& first = batch.front();
-    const bool has_batch = rank_ && first.shape().rank() == *rank_ && first.shape().size(0) == 1;
-    std::vector<tensor> parts;
-    if (has_batch)
-      for (const auto& x : batch)
-        parts.push_back(x.shape().rank() > 0 && x.shape().size(0) == 1 ? x.part(0, row_of(x.spec()))
-                                                                       : x);
-    auto all = stack(has_batch ? parts : batch);
-    if (!all) return std::move(all.error());
-    auto out = rows(*all);
+    std::vector<tensor> fed;
+    bool has_batch = true;
+    for (std::size_t i = 0; i < inputs_.size(); ++i) {
+      const auto& first = batch.front()[i].shape();
+      has_batch =
+          has_batch && inputs_[i].rank && first.rank() == *inputs_[i].rank && first.size(0) == 1;
+    }
+    for (std::size_t i = 0; i < inputs_.size(); ++i) {
+      std::vector<tensor> parts;
+      for (const auto& item : batch) {
+        const auto& x = item[i];
+        parts.push_back(has_batch && x.shape().rank() > 0 && x.shape().size(0) == 1
+                            ? x.part(0, row_of(x.spec()))
+                            : x);
+      }
+      auto all = stack(parts);
+      if (!all) return refuse(fmt::format("'{}': {}", inputs_[i].name, all.error().message()));
+      fed.push_back(std::move(*all));
+    }
+    auto out = rows(fed);
     if (!out) return std::move(out.error());
-    auto each = unstack(*out);
-    if (each && has_batch)
-      for (auto& y : *each) y = y.part(0, with_rows(y.spec(), dim{1, 0}));
-    return each;
+    std::vector<std::vector<tensor>> items(batch.size());
+    for (auto& y : *out) {
+      auto each = unstack(y);
+      if (!each) return std::move(each.error());
+      for (std::size_t n = 0; n < items.size(); ++n)
+        items[n].push_back(has_batch ? (*each)[n].part(0, with_rows((*each)[n].spec(), dim{1, 0}))
+                                     : std::move((*each)[n]));
+    }
+    return items;
   }
 
  private:
+  struct port {
+    std::string name;
+    std::optional<std::size_t> rank;  // with the batch's dimension
+  };
   struct compiled {
     std::unique_ptr<graph> g;
     std::unique_ptr<graph_runner> runner;
-    std::string feed, fetch;
+    std::vector<std::string> feeds, fetches;
     std::uint64_t rows = 0;  // at most, or, where they are fixed, exactly
     bool is_fixed = false;
     std::uint64_t used = 0;
   };
+  using specs = std::vector<tensor_spec>;  // of a row of each input
 
-  loaded(session& s, onnx_model m, std::string path, const model_options& o)
+  onnx_ports(session& s, onnx_model m, std::string path, const model_options& o)
       : session_(s), model_(std::move(m)), path_(std::move(path)), options_(o) {}
 
   error refuse(const std::string& why, error_code code = error_code::usage) const {
     return {code, path_ + ": " + why};
   }
 
-  result<void> find_ports() {
-    const auto& inputs = model_.inputs();
-    const auto& outputs = model_.outputs();
-    if (inputs.size() != 1)
-      return refuse("a stage feeds one input, and " + names_of(inputs) +
-                    ": use a graph_runner in a stage of your own");
-    const auto* in = &inputs.front();
-    if (outputs.empty()) return refuse("it has no output");
-    output_ = outputs.front().name;
-    if (!options_.output.empty()) {
-      const auto at = std::ranges::find(outputs, options_.output, &onnx_port::name);
-      if (at == outputs.end())
-        return refuse(fmt::format("it has no output '{}': {}", options_.output, names_of(outputs)));
-      output_ = at->name;
+  result<bool> looks_like_row(const std::vector<tensor>& item) const {
+    std::optional<bool> all;
+    for (std::size_t i = 0; i < inputs_.size(); ++i) {
+      const auto& [name, rank] = inputs_[i];
+      const auto& x = item[i];
+      const bool is_row = rank && x.shape().rank() + 1 == *rank;
+      if (rank && !is_row && x.shape().rank() != *rank)
+        return refuse(
+            fmt::format("'{}' has {} dimensions, with that of the batch, and an item is {}", name,
+                        *rank, to_string(x.spec())));
+      if (!is_row && x.shape().rank() == 0)
+        return refuse(fmt::format("'{}' takes rows, and an item is a single number", name));
+      if (all && *all != is_row)
+        return refuse(fmt::format("an item has {} for '{}', and {} for '{}'",
+                                  *all ? "one row" : "the batch's dimension", inputs_[0].name,
+                                  is_row ? "one row" : "the batch's dimension", name));
+      all = is_row;
     }
-    input_ = in->name;
-    if (in->dims && in->dims->empty())
-      return refuse(fmt::format("'{}' is a single number: a stage feeds rows", input_));
-    if (!in->dims) return {};
-    rank_ = in->dims->size();
-    if (*rank_ > shape::rank_max)
-      return refuse(fmt::format("'{}' has {} dimensions", input_, *rank_));
-    if (const auto n = in->dims->front().size; n && *n > 0)
-      fixed_rows_ = static_cast<std::uint64_t>(*n);
+    return all.value_or(true);
+  }
+
+  result<void> find_ports(const std::vector<std::string>& feeds,
+                          const std::vector<std::string>& fetches) {
+    if (model_.outputs().empty()) return refuse("it has no output");
+    if (feeds.empty() && model_.inputs().size() != 1)
+      return refuse("a model feeds one input, and " + names_of(model_.inputs()) +
+                    ": use model_of<In, Out>, whose structs name them");
+    for (const auto& name : fetches)
+      if (std::ranges::find(model_.outputs(), name, &onnx_port::name) == model_.outputs().end())
+        return refuse(fmt::format("it has no output '{}': {}", name, names_of(model_.outputs())));
+    outputs_ = fetches.empty() ? std::vector{model_.outputs().front().name} : fetches;
+    for (const auto& name : feeds)
+      if (std::ranges::find(model_.inputs(), name, &onnx_port::name) == model_.inputs().end())
+        return refuse(fmt::format("it has no input '{}': {}", name, names_of(model_.inputs())));
+    for (const auto& in : model_.inputs())
+      if (!feeds.empty() && std::ranges::find(feeds, in.name) == feeds.end())
+        return refuse(fmt::format("nobody feeds '{}'", in.name));
+    specs row;
+    for (const auto& name : feeds.empty() ? std::vector{model_.inputs().front().name} : feeds)
+      if (auto ok = add_input(*std::ranges::find(model_.inputs(), name, &onnx_port::name), row);
+          !ok)
+        return ok;
     // Compiled now, where the file says all: so an op that is missing is told before anything runs.
-    std::vector<dim> row;
-    for (std::size_t i = 1; i < in->dims->size(); ++i) {
-      if (!(*in->dims)[i].size) return {};
-      row.push_back({*(*in->dims)[i].size, 0});
+    if (row.size() < inputs_.size()) return {};
+    if (auto c = of(row, 1); !c) return std::move(c.error());
+    return {};
+  }
+  // `row`: with its spec of a row, where the file says that.
+  result<void> add_input(const onnx_port& in, specs& row) {
+    inputs_.push_back({in.name, std::nullopt});
+    if (!in.dims) return {};
+    if (in.dims->empty())
+      return refuse(fmt::format("'{}' is a single number: a stage feeds rows", in.name));
+    if (in.dims->size() > shape::rank_max)
+      return refuse(fmt::format("'{}' has {} dimensions", in.name, in.dims->size()));
+    inputs_.back().rank = in.dims->size();
+    if (const auto n = in.dims->front().size; n && *n > 0) {
+      const auto rows = static_cast<std::uint64_t>(*n);
+      if (fixed_rows_ && *fixed_rows_ != rows)
+        return refuse(
+            fmt::format("'{}' has {} rows, and others have {}", in.name, rows, *fixed_rows_));
+      fixed_rows_ = rows;
     }
-    const auto s = shape::from(row);
-    if (!s || !in->element) return {};
-    if (auto c = of({*in->element, *s}, 1); !c) return std::move(c.error());
+    std::vector<dim> dims;
+    for (std::size_t i = 1; i < in.dims->size(); ++i) {
+      if (!(*in.dims)[i].size) return {};
+      dims.push_back({*(*in.dims)[i].size, 0});
+    }
+    if (const auto s = shape::from(dims); s && in.element) row.push_back({*in.element, *s});
     return {};
   }
 
-  result<std::unique_ptr<compiled>> compile(const tensor_spec& row, dim rows) const {
+  result<std::unique_ptr<compiled>> compile(const specs& row, dim rows) const {
     auto c = std::make_unique<compiled>();
     c->g = std::make_unique<graph>(session_.ops());
     c->rows = static_cast<std::uint64_t>(rows.size);
     c->is_fixed = rows != batch_of(rows.size);
-    const auto build = [&] {
-      return model_.build(*c->g, {.shapes = {{input_, with_rows(row, rows)}}});
-    };
+    onnx_build_options how;
+    for (std::size_t i = 0; i < inputs_.size(); ++i)
+      how.shapes.emplace_back(inputs_[i].name, with_rows(row[i], rows));
+    const auto build = [&] { return model_.build(*c->g, how); };
     const auto build_there = [&] {
       const auto scope = c->g->device_scope(options_.device);
       return build();
@@ -166,22 +226,35 @@ class model::loaded {
     auto built = options_.device.empty() ? build() : build_there();
     // It names the file.
     if (!built) return error(built.error().code(), built.error().message());
-    const auto in = std::ranges::find(built->inputs, input_, &onnx_value::name);
-    const auto out = std::ranges::find(built->outputs, output_, &onnx_value::name);
-    if (in == built->inputs.end() || out == built->outputs.end())
-      return refuse(fmt::format("'{}' does not depend on '{}'", output_, input_));
-    c->feed = c->g->node(in->at.node).name;
-    c->fetch = c->g->node(out->at.node).name;
-    if (out->at.output > 0) c->fetch += ":" + std::to_string(out->at.output);
+    for (const auto& [name, rank] : inputs_) {
+      const auto in = std::ranges::find(built->inputs, name, &onnx_value::name);
+      if (in == built->inputs.end())
+        return refuse(inputs_.size() + outputs_.size() == 2
+                          ? fmt::format("'{}' does not depend on '{}'", outputs_[0], name)
+                          : fmt::format("no output depends on '{}'", name));
+      c->feeds.push_back(c->g->node(in->at.node).name);
+    }
+    for (const auto& name : outputs_) {
+      const auto out = std::ranges::find(built->outputs, name, &onnx_value::name);
+      if (out == built->outputs.end()) return refuse(fmt::format("'{}' is not computed", name));
+      auto fetch = c->g->node(out->at.node).name;
+      if (out->at.output > 0) fetch += ":" + std::to_string(out->at.output);
+      c->fetches.push_back(std::move(fetch));
+    }
     c->runner = session_.runner(*c->g, {.name = "model"});
     return c;
   }
+  static std::string key_of(const specs& row, std::uint64_t rows) {
+    std::string text;
+    for (const auto& s : row) text += to_string(s) + " ";
+    return text + std::to_string(rows);
+  }
   // For `n` rows: with any number of them; or, where the file says how many, or has ops that need
   // the number (a Reshape to -1), with so many at a time, or a power of two.
-  result<std::shared_ptr<compiled>> of(const tensor_spec& row, std::uint64_t n) {
+  result<std::shared_ptr<compiled>> of(const specs& row, std::uint64_t n) {
     const std::lock_guard lock(mutex_);
     const auto known = [&](std::uint64_t rows) -> std::shared_ptr<compiled>& {
-      return compiled_[fmt::format("{} {}", to_string(row), rows)];
+      return compiled_[key_of(row, rows)];
     };
     const auto use = [&](std::shared_ptr<compiled> c) {
       c->used = ++uses_;
@@ -190,7 +263,7 @@ class model::loaded {
     const auto add = [&](std::uint64_t rows, dim d) -> result<std::shared_ptr<compiled>> {
       auto c = compile(row, d);
       if (!c) {
-        compiled_.erase(fmt::format("{} {}", to_string(row), rows));
+        compiled_.erase(key_of(row, rows));
         return std::move(c.error());
       }
       keep_few();
@@ -218,69 +291,84 @@ class model::loaded {
           std::ranges::min_element(compiled_, {}, [](const auto& c) { return c.second->used; }));
   }
 
-  result<tensor> once(compiled& c, tensor x) const {
-    auto out = c.runner->run({{c.feed, std::move(x)}}, {c.fetch});
+  // With `n` rows, which all outputs have.
+  result<std::vector<tensor>> once(compiled& c, std::vector<tensor> fed, std::uint64_t n) const {
+    std::vector<graph_runner::feed> feeds;
+    for (std::size_t i = 0; i < fed.size(); ++i) feeds.emplace_back(c.feeds[i], std::move(fed[i]));
+    const std::vector<std::string_view> fetches(c.fetches.begin(), c.fetches.end());
+    auto out = c.runner->run(feeds, fetches);
     if (!out) return refuse(out.error().message(), out.error().code());
-    return std::move(out->front());
+    for (std::size_t i = 0; i < outputs_.size(); ++i)
+      if (const auto& s = (*out)[i].shape();
+          s.rank() == 0 || static_cast<std::uint64_t>(s.size(0)) != n)
+        return refuse(
+            fmt::format("'{}' is {} for {} rows", outputs_[i], to_string((*out)[i].spec()), n));
+    return out;
   }
-  result<tensor> rows(const tensor& x) {
-    const auto row = row_of(x.spec());
-    const auto n = static_cast<std::uint64_t>(x.shape().size(0));
+  result<std::vector<tensor>> rows(const std::vector<tensor>& all) {
+    const auto n = static_cast<std::uint64_t>(all.front().shape().size(0));
+    specs row;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      row.push_back(row_of(all[i].spec()));
+      if (static_cast<std::uint64_t>(all[i].shape().size(0)) != n)
+        return refuse(fmt::format("'{}' has {} rows, and '{}' has {}", inputs_[0].name, n,
+                                  inputs_[i].name, all[i].shape().size(0)));
+    }
     if (n == 0) return refuse("a batch without rows");
     auto found = of(row, n);
     if (!found) return std::move(found.error());
     const auto held = *found;
     auto& c = *held;
-    if (n == c.rows || (n < c.rows && !c.is_fixed)) {
-      auto y = once(c, x);
-      if (y && (y->shape().rank() == 0 || static_cast<std::uint64_t>(y->shape().size(0)) != n))
-        return refuse(fmt::format("'{}' is {} for {} rows", output_, to_string(y->spec()), n));
-      return y;
-    }
+    if (n == c.rows || (n < c.rows && !c.is_fixed)) return once(c, all, n);
     // So many at a time; the last ones are filled up where the number is fixed.
-    const auto row_bytes = x.size_bytes() / n;
-    tensor all;
+    std::vector<tensor> made(outputs_.size());
     for (std::uint64_t at = 0; at < n; at += c.rows) {
       const auto some = std::min(c.rows, n - at);
       const auto fed = c.is_fixed ? c.rows : some;
-      auto part = tensor::make(with_rows(row, dim{static_cast<std::int64_t>(fed), 0}));
-      std::memcpy(part.bytes().data(), x.bytes().data() + at * row_bytes, some * row_bytes);
-      std::memset(part.bytes().data() + some * row_bytes, 0, (fed - some) * row_bytes);
-      auto y = once(c, std::move(part));
-      if (!y) return y;
-      if (y->shape().rank() == 0 || static_cast<std::uint64_t>(y->shape().size(0)) != fed)
-        return refuse(fmt::format("'{}' is {} for {} rows", output_, to_string(y->spec()), fed));
-      const auto out_row = row_of(y->spec());
-      const auto out_bytes = y->size_bytes() / fed;
-      if (!all) all = tensor::make(with_rows(out_row, dim{static_cast<std::int64_t>(n), 0}));
-      std::memcpy(all.bytes().data() + at * out_bytes, std::as_const(*y).bytes().data(),
-                  some * out_bytes);
+      std::vector<tensor> parts;
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        const auto row_bytes = all[i].size_bytes() / n;
+        auto part = tensor::make(with_rows(row[i], dim{static_cast<std::int64_t>(fed), 0}));
+        std::memcpy(part.bytes().data(), all[i].bytes().data() + at * row_bytes, some * row_bytes);
+        std::memset(part.bytes().data() + some * row_bytes, 0, (fed - some) * row_bytes);
+        parts.push_back(std::move(part));
+      }
+      auto out = once(c, std::move(parts), fed);
+      if (!out) return out;
+      for (std::size_t i = 0; i < made.size(); ++i) {
+        const auto& y = std::as_const((*out)[i]);
+        const auto out_bytes = y.size_bytes() / fed;
+        if (!made[i])
+          made[i] = tensor::make(with_rows(row_of(y.spec()), dim{static_cast<std::int64_t>(n), 0}));
+        std::memcpy(made[i].bytes().data() + at * out_bytes, y.bytes().data(), some * out_bytes);
+      }
     }
-    return all;
+    return made;
   }
 
   session& session_;
   onnx_model model_;
   std::string path_;
   model_options options_;
-  std::string input_, output_;
-  std::optional<std::size_t> rank_;  // of the input, with the batch's dimension
+  std::vector<port> inputs_;
+  std::vector<std::string> outputs_;
   std::optional<std::uint64_t> fixed_rows_;
   std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<compiled>> compiled_;  // by the spec of a row, and rows
+  std::map<std::string, std::shared_ptr<compiled>> compiled_;  // by the specs of a row, and rows
   std::uint64_t uses_ = 0;
 };
 
-result<std::shared_ptr<model::loaded>> model::loaded::get(const std::string& path,
-                                                          const model_options& o) {
+result<std::shared_ptr<onnx_ports>> onnx_ports::get(const std::string& path, const model_options& o,
+                                                    const std::vector<std::string>& inputs,
+                                                    const std::vector<std::string>& outputs) {
   static std::mutex mutex;
-  static std::map<std::string, std::weak_ptr<loaded>> all;
+  static std::map<std::string, std::weak_ptr<onnx_ports>> all;
   const std::lock_guard lock(mutex);
   // A file that was written anew is another one.
   std::error_code ignored;
   const auto written = std::filesystem::last_write_time(path, ignored).time_since_epoch().count();
-  auto& known =
-      all[fmt::format("{}\n{}\n{}\n{}\n{}", path, written, o.batch_max, o.output, o.device)];
+  auto& known = all[fmt::format("{}\n{}\n{}\n{}\n{}\n{}", path, written, o.batch_max, o.device,
+                                fmt::join(inputs, "\t"), fmt::join(outputs, "\t"))];
   if (auto l = known.lock()) return l;
   auto file = load_onnx(path);
   if (!file) {
@@ -291,29 +379,54 @@ result<std::shared_ptr<model::loaded>> model::loaded::get(const std::string& pat
   }
   auto s = shared_session(o.device);
   if (!s) return std::move(s.error());
-  std::shared_ptr<loaded> l(new loaded(**s, std::move(*file), path, o));
-  if (auto ok = l->find_ports(); !ok) return std::move(ok.error());
+  std::shared_ptr<onnx_ports> l(new onnx_ports(**s, std::move(*file), path, o));
+  if (auto ok = l->find_ports(inputs, outputs); !ok) return std::move(ok.error());
   known = l;
   return l;
+}
+
+result<std::shared_ptr<onnx_ports>> open_onnx(const std::string& path, const model_options& o,
+                                              const std::vector<std::string>& inputs,
+                                              const std::vector<std::string>& outputs) {
+  return onnx_ports::get(path, o, inputs, outputs);
+}
+result<std::vector<tensor>> run_onnx(const std::shared_ptr<onnx_ports>& model,
+                                     const std::string& path, std::vector<tensor> item) {
+  if (model == nullptr) return error(error_code::usage, path + ": open() was not called");
+  return model->run(std::move(item));
+}
+result<std::vector<std::vector<tensor>>> run_onnx(const std::shared_ptr<onnx_ports>& model,
+                                                  const std::string& path,
+                                                  const std::vector<std::vector<tensor>>& batch) {
+  if (model == nullptr) return error(error_code::usage, path + ": open() was not called");
+  return model->run(batch);
 }
 
 model::model(std::string path, model_options options)
     : path_(std::move(path)), options_(std::move(options)) {}
 
 result<void> model::open() {
-  auto l = loaded::get(path_, options_);
+  auto l = open_onnx(
+      path_, options_, {},
+      options_.output.empty() ? std::vector<std::string>{} : std::vector{options_.output});
   if (!l) return std::move(l.error());
   loaded_ = std::move(*l);
   return {};
 }
 
 result<tensor> model::operator()(const tensor& x) const {
-  if (loaded_ == nullptr) return error(error_code::usage, path_ + ": open() was not called");
-  return loaded_->run(x);
+  auto out = run_onnx(loaded_, path_, std::vector{x});
+  if (!out) return std::move(out.error());
+  return std::move(out->front());
 }
 result<std::vector<tensor>> model::operator()(const std::vector<tensor>& batch) const {
-  if (loaded_ == nullptr) return error(error_code::usage, path_ + ": open() was not called");
-  return loaded_->run(batch);
+  std::vector<std::vector<tensor>> items;
+  for (const auto& x : batch) items.push_back({x});
+  auto out = run_onnx(loaded_, path_, items);
+  if (!out) return std::move(out.error());
+  std::vector<tensor> all;
+  for (auto& y : *out) all.push_back(std::move(y.front()));
+  return all;
 }
 
 const stage_library& model::library() {

@@ -361,7 +361,10 @@ result<file_bytes> read_file::operator()(std::string path) const {
 
 file_being_made::file_being_made(std::string path) : path_(std::move(path)) {}
 file_being_made::~file_being_made() {
-  if (fd_ >= 0) ::close(fd_);
+  if (fd_ < 0) return;
+  ::close(fd_);
+  // Nothing has come, so nobody misses it.
+  if (!has_bytes_) ::unlink((path_ + ".tmp").c_str());
 }
 
 result<void> file_being_made::open() {
@@ -387,6 +390,7 @@ result<void> file_being_made::flush() {
       return *failed_;
     }
     at += static_cast<std::size_t>(n);
+    has_bytes_ = true;
   }
   buffer_.clear();
   return {};
@@ -462,6 +466,7 @@ void write_npy(const flow<tensor>& in, const std::string& path, const stage_opti
     std::shared_ptr<file_being_made> file;
     std::optional<tensor_spec> spec;
     std::uint64_t rows = 0;
+    result<void> open() { return file->open(); }
     result<void> operator()(const tensor& t) {
       if (!spec) {
         const auto head = npy_head(t.spec(), 0);
@@ -493,16 +498,27 @@ void write_npy(const flow<tensor>& in, const std::string& path, const stage_opti
 
 void write_files(const flow<file_bytes>& in, const std::string& folder, const stage_options& o,
                  source_location where) {
-  const auto write_one = [folder](const file_bytes& f) -> result<void> {
-    const auto name = fs::path(f.path).filename().string();
-    if (name.empty() || name == "." || name == ".." || name.find('\0') != std::string::npos)
-      return error(error_code::usage, fmt::format("'{}' is no name of a file", f.path));
-    const std::span<const std::byte> bytes(f.bytes);
-    return host::replace_file((fs::path(folder) / name).string(), {&bytes, 1});
+  struct one_by_one {
+    std::string folder;
+    result<void> open() const {
+      std::error_code why;
+      if (!fs::is_directory(folder, why))
+        return error(error_code::not_found, folder + ": there is no such folder");
+      if (::access(folder.c_str(), W_OK | X_OK) == 0) return {};
+      return error(error_code::denied,
+                   fmt::format("{}: cannot be written: {}", folder, std::strerror(errno)));
+    }
+    result<void> operator()(const file_bytes& f) const {
+      const auto name = fs::path(f.path).filename().string();
+      if (name.empty() || name == "." || name == ".." || name.find('\0') != std::string::npos)
+        return error(error_code::usage, fmt::format("'{}' is no name of a file", f.path));
+      const std::span<const std::byte> bytes(f.bytes);
+      return host::replace_file((fs::path(folder) / name).string(), {&bytes, 1});
+    }
   };
   auto named = o;
   if (named.name.empty()) named.name = "write_files(" + folder + ")";
-  for_each(in, write_one, named, where);
+  for_each(in, one_by_one{folder}, named, where);
 }
 
 std::unique_ptr<stage> make_print(std::function<std::string(any_value&)> text) {

@@ -106,17 +106,18 @@ class file_being_made {
  public:
   explicit file_being_made(std::string path);
   ~file_being_made();
-  // The first failure is kept, and told by each call.
+  // Makes it, as PATH.tmp. The first failure is kept, and told by each call.
+  result<void> open();
   result<void> write(std::string_view text);
   result<void> write_at_start(std::string_view text);
   result<void> finish();
   const std::string& path() const noexcept { return path_; }
 
  private:
-  result<void> open();
   result<void> flush();
   std::string path_, buffer_;
   int fd_ = -1;
+  bool has_bytes_ = false;
   std::optional<error> failed_;
 };
 
@@ -201,6 +202,7 @@ void write_csv(const flow<T>& in, const std::string& path, const stage_options& 
   struct csv_writer {
     std::shared_ptr<file_being_made> file;
     bool has_begun = false;
+    result<void> open() { return file->open(); }
     result<void> begin() {
       if (std::exchange(has_begun, true)) return {};
       if constexpr (has_fields<T>)
@@ -229,6 +231,7 @@ void write_json_lines(const flow<T>& in, const std::string& path, const stage_op
                       source_location where = source_location::current()) {
   struct json_writer {
     std::shared_ptr<file_being_made> file;
+    result<void> open() { return file->open(); }
     result<void> operator()(const T& value) { return file->write(json_value(value) + "\n"); }
     result<void> finish() { return file->finish(); }
   };

@@ -1,6 +1,7 @@
 #include "troupe/runtime/flow/flow.hpp"
 
 #include "troupe/runtime/flow/kept_replicas.hpp"
+#include "troupe/runtime/flow/lender.hpp"
 #include "troupe/runtime/flow/recovered_replicas.hpp"
 #include "troupe/runtime/plan/device_name.hpp"
 
@@ -28,6 +29,7 @@ stage_info common(const new_stage& s, const stage_options& o, const source_locat
   info.on = o.on;
   info.travels = s.travels;
   info.contract = s.contract;
+  info.borrows = s.borrows;
   return info;
 }
 
@@ -37,6 +39,8 @@ void check_place(flow_graph& g, const stage_info& s) {
   const auto refuse = [&](const std::string& why) {
     g.note_mistake(error(error_code::usage, s.name + ": " + why).at(s.where));
   };
+  if (s.borrows != nullptr)
+    return refuse("the resource " + s.borrows->name() + " is this program's; leave .on out");
   const auto place = parse_device(s.on);
   if (!place) return refuse(".on: " + place.error().message());
   if (place->cpu || place->gpu)

@@ -109,6 +109,7 @@ struct new_stage {
   bool makes_at_end = false;
   // Null: no other function may come into its place.
   std::shared_ptr<const function_contract> contract{};
+  std::shared_ptr<const lender> borrows{};
 };
 template <class F, class T, class U>
 std::shared_ptr<const function_contract> contract_of(bool makes_one, bool makes_at_end = false) {
@@ -116,6 +117,17 @@ std::shared_ptr<const function_contract> contract_of(bool makes_one, bool makes_
   if constexpr (has_state<F>) state = layout_of<std::remove_cvref_t<decltype(F::state)>>();
   return std::make_shared<function_contract>(
       function_contract{&typeid(T), &typeid(U), makes_one, makes_at_end, std::move(state)});
+}
+// A function that borrows waits for what it borrows.
+template <class F, class... In>
+stage_options with_its_thread(stage_options o) {
+  if constexpr (borrows<F>) {
+    static_assert(!returned_by<F, In...>::is_generator,
+                  "with: a generator would keep its unit while others wait; return a vector, and "
+                  "unbatch() it");
+    o.blocks = true;
+  }
+  return o;
 }
 template <class F, class T>
 inline constexpr bool makes_at_end_only = std::is_void_v<std::invoke_result_t<F&, T>>;
@@ -175,7 +187,8 @@ auto source(flow_graph& t, F f, const stage_options& o = {},
   info.kind = "source";
   info.where = where;
   info.on_error = o.on_error;
-  info.may_block = o.blocks;
+  info.may_block = o.blocks || borrows<F>;
+  info.borrows = lender_of(f);
   info.make = stage_maker<source_stage<F>>(std::move(f));
   const auto id = add_source(t, std::move(info), o.dead_letters);
   is_alone(t, id, o);
@@ -220,6 +233,7 @@ auto map(const flow<T>& in, F f, const stage_options& o = {},
     static_assert(makes, "map: the stage makes nothing; use for_each");
     if constexpr (makes) {
       auto travels = travels_for<T, U>(o, f);
+      auto lends = lender_of(f);
       return flow<U>(
           in.graph(),
           add_function(
@@ -228,8 +242,9 @@ auto map(const flow<T>& in, F f, const stage_options& o = {},
                rate_of_result<F>(contract::is_one), has_finish<F>, std::is_copy_constructible_v<F>,
                std::move(travels), makes_at_end_only<F, T>,
                contract_of<F, T, U>(rate_of_result<F>(contract::is_one).is_known,
-                                    makes_at_end_only<F, T>)},
-              o, where),
+                                    makes_at_end_only<F, T>),
+               std::move(lends)},
+              with_its_thread<F, T>(o), where),
           0);
     } else {
       return flow<T>(in);
@@ -239,6 +254,29 @@ auto map(const flow<T>& in, F f, const stage_options& o = {},
   }
 }
 
+// What filter() makes of a predicate.
+template <class F, class T>
+struct filtering {
+  F is_wanted;
+  result<void> open() { return open_function(is_wanted); }
+  std::optional<T> operator()(T value) {
+    if (!is_wanted(std::as_const(value))) return std::nullopt;
+    return value;
+  }
+};
+template <class F, class T>
+  requires borrows<F>
+struct filtering<F, T> {
+  F is_wanted;
+  result<void> open() { return is_wanted.open(); }
+  lender& lends() const noexcept { return is_wanted.lends(); }
+  std::shared_ptr<const lender> shared_lender() const { return is_wanted.shared_lender(); }
+  std::optional<T> use(std::uint32_t unit, T value) {
+    if (!is_wanted.use(unit, std::as_const(value))) return std::nullopt;
+    return value;
+  }
+  std::optional<T> operator()(T value);
+};
 // The items that `is_wanted` says true of.
 template <class T, class F>
 flow<T> filter(const flow<T>& in, F is_wanted, const stage_options& o = {},
@@ -246,22 +284,23 @@ flow<T> filter(const flow<T>& in, F is_wanted, const stage_options& o = {},
   constexpr bool fits = std::is_invocable_r_v<bool, F&, const T&>;
   static_assert(fits, "filter: the function does not take an item of this flow and return bool");
   if constexpr (fits) {
-    struct G {
-      F is_wanted;
-      result<void> open() { return open_function(is_wanted); }
-      std::optional<T> operator()(T value) {
-        if (!is_wanted(std::as_const(value))) return std::nullopt;
-        return value;
-      }
-    };
-    auto f = G{std::move(is_wanted)};
-    return flow<T>(
-        in.graph(),
-        add_function(in.graph(), in.stage(), in.port(),
-                     {"filter", &typeid(F), stage_maker<function_stage<G, T>>(std::move(f)), 1,
-                      unknown_rate, false, std::is_copy_constructible_v<F>},
-                     o, where),
-        0);
+    auto f = filtering<F, T>{std::move(is_wanted)};
+    auto lends = lender_of(f);
+    return flow<T>(in.graph(),
+                   add_function(in.graph(), in.stage(), in.port(),
+                                {"filter",
+                                 &typeid(F),
+                                 stage_maker<function_stage<filtering<F, T>, T>>(std::move(f)),
+                                 1,
+                                 unknown_rate,
+                                 false,
+                                 std::is_copy_constructible_v<F>,
+                                 {},
+                                 false,
+                                 {},
+                                 std::move(lends)},
+                                with_its_thread<F, const T&>(o), where),
+                   0);
   }
   return in;
 }
@@ -274,11 +313,12 @@ void for_each(const flow<T>& in, F f, const stage_options& o = {},
   static_assert(fits, "for_each: the function does not take the items of this flow");
   if constexpr (fits) {
     auto travels = travels_for<T, void>(o, f);
+    auto lends = lender_of(f);
     add_function(in.graph(), in.stage(), in.port(),
                  {"for_each", &typeid(F), stage_maker<function_stage<F, T>>(std::move(f)), 0,
                   unknown_rate, has_finish<F>, std::is_copy_constructible_v<F>, std::move(travels),
-                  false, contract_of<F, T, void>(false)},
-                 o, where);
+                  false, contract_of<F, T, void>(false), std::move(lends)},
+                 with_its_thread<F, T>(o), where);
   }
 }
 
@@ -595,6 +635,9 @@ auto partition_by(const flow<T>& in, K key, F f, const stage_options& o = {},
   static_assert(std::is_invocable_v<K&, const T&>,
                 "partition_by: the key's function does not take the items of this flow");
   static_assert(takes_items<F, T>, "partition_by: the stage does not take the items of this flow");
+  static_assert(
+      !borrows<F>,
+      "partition_by: a stage with keys borrows nothing; map() before it, or behind it, may");
   if constexpr (!fits) {
     return in;
   } else {

@@ -1,6 +1,7 @@
 #include "troupe/runtime/flow/flow_graph.hpp"
 
 #include "troupe/runtime/flow/kept_replicas.hpp"
+#include "troupe/runtime/flow/lender.hpp"
 #include "troupe/runtime/text/byte_size.hpp"
 
 #include <fmt/format.h>
@@ -8,7 +9,6 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
-#include <optional>
 #include <set>
 #include <utility>
 
@@ -420,6 +420,15 @@ result<void> flow_graph::check_joins() {
   return {};
 }
 
+std::uint64_t flow_graph::mark_of(std::uint32_t stage) const noexcept {
+  const auto graph = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(this) >> 4);
+  return (std::uint64_t{graph} << 32) + stage + 1;
+}
+std::optional<std::uint32_t> flow_graph::stage_of(std::uint64_t mark) const noexcept {
+  const auto i = mark - mark_of(0);
+  return i < stages_.size() ? std::optional(static_cast<std::uint32_t>(i)) : std::nullopt;
+}
+
 std::string explain(const flow_graph& g) {
   std::string text =
       fmt::format("{} stages, {} edges, at most {} in all edges together\n", g.stages().size(),
@@ -452,7 +461,7 @@ std::string explain(const flow_graph& g) {
       break;
     }
     text += fmt::format(
-        "  {:<22} {:<20} {}{}{}{}\n", name, flow_graph::line_of(s.where),
+        "  {:<22} {:<20} {}{}{}{}{}\n", name, flow_graph::line_of(s.where),
         s.is_source ? "source" : "of " + from,
         s.on.empty()
             ? ""
@@ -460,7 +469,11 @@ std::string explain(const flow_graph& g) {
         bound.empty() ? "" : "; its inputs hold " + bound,
         s.on_error.what == error_policy::kind::skip      ? "; skips"
         : s.on_error.what == error_policy::kind::restart ? "; restarts"
-                                                         : "");
+                                                         : "",
+        s.borrows == nullptr
+            ? ""
+            : fmt::format("; borrows {}, of which there {} {}", s.borrows->name(),
+                          s.borrows->units() == 1 ? "is" : "are", s.borrows->units()));
     const bool is_unused = s.outputs > 0 && s.replicas == 1 &&
                            std::ranges::all_of(s.out, [](const auto& p) { return p.empty(); });
     if (is_unused) text += fmt::format("  {:<22} nobody takes what it makes\n", "");

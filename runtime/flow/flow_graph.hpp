@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -79,6 +80,10 @@ class flow_graph {
   flow_stage_info& stage_at(std::uint32_t i) { return stages_[i]; }
   flow_edge_info& edge_at(std::uint32_t i) { return edges_[i]; }
   feedback_info& feedback_at(std::uint32_t i) { return feedbacks_[i]; }
+  // That stage of this graph, among all stages of all graphs of the process; not 0.
+  std::uint64_t mark_of(std::uint32_t stage) const noexcept;
+  // Of a mark that is one of this graph's.
+  std::optional<std::uint32_t> stage_of(std::uint64_t mark) const noexcept;
   // "app.cpp:12"
   static std::string line_of(const source_location& where);
 

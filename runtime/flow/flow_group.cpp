@@ -1,12 +1,14 @@
 #include "troupe/runtime/flow/flow_group.hpp"
 
 #include "troupe/runtime/flow/flow_counting.hpp"
+#include "troupe/runtime/flow/lender.hpp"
 #include "troupe/runtime/flow/stage_replacement.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <utility>
 
 namespace troupe {
@@ -32,6 +34,8 @@ constexpr double light_ns = 5'000;                 // one call of 64 is measured
 constexpr std::uint32_t looks_max = 64;            // firings between two looks at the clock
 constexpr std::uint32_t goes_before_a_look = 256;
 constexpr std::size_t state_bytes_max = std::size_t{1} << 30;  // that a replica is made again with
+constexpr double ahead_ns = 100'000;  // of work that a replica in another thread has waiting
+constexpr long long ahead_max = 16;   // items of it
 constexpr std::int64_t noted_each_ns = 5'000;  // births of items that come faster: one of 16
 
 }  // namespace
@@ -63,6 +67,25 @@ std::uint64_t stage_output::outstanding(std::uint32_t port) const noexcept {
     most = std::max(most, now_in(e->meter->put_items) - now_in(e->meter->taken_items));
   return most;
 }
+bool stage_output::wants_more(std::uint32_t port) const {
+  // That another thread has made room is seen at once; its message waits for the end of our slice.
+  for (const auto* e : slot_.out[port])
+    if (e->is_full && e->to == nullptr && !group_.is_full(*e)) group_.room(e->id);
+  return has_room(port) && std::ranges::none_of(slot_.out[port], [](const auto* e) {
+           return e->to != nullptr && !e->queue.empty();
+         });
+}
+// As many ahead as 100 us of the calls in this thread are, and one of those that take longer: what
+// waits while its replica is busy is late. Of two that have as little, the one here is called.
+std::int64_t stage_output::load_of(std::uint32_t port) const noexcept {
+  const auto n = static_cast<std::int64_t>(outstanding(port));
+  const auto& edges = slot_.out[port];
+  const bool is_here = std::ranges::any_of(edges, [](const auto* e) { return e->to != nullptr; });
+  if (is_here || slot_.called == nullptr) return 2 * n;
+  const auto each = slot_.called->mean_ns;
+  const auto ahead = each == 0 ? 0 : std::clamp(std::llround(ahead_ns / each), 1LL, ahead_max);
+  return 2 * (n - ahead) + 1;
+}
 std::uint32_t stage_output::ports() const noexcept {
   return static_cast<std::uint32_t>(slot_.out.size());
 }
@@ -81,6 +104,20 @@ void stage_output::count_dropped(std::uint64_t items) noexcept {
 }
 std::int64_t stage_output::now_ns() const { return (*group_.now_)(); }
 void stage_output::flush() { group_.flush(); }
+std::uint32_t stage_output::borrow(lender& from) {
+  const auto who = group_.graph_->mark_of(slot_.id);
+  if (const auto unit = from.try_take(who)) return *unit;
+  flush();
+  auto& c = *slot_.counters;
+  const auto began = now_ns();
+  c.is_borrowing.store(true, std::memory_order_relaxed);
+  const auto unit = from.take(who);
+  c.is_borrowing.store(false, std::memory_order_relaxed);
+  const auto waited = now_ns() - began;
+  count(c.blocked_ns, static_cast<std::uint64_t>(waited));
+  group_.inner_ns_ += waited;  // no time of its own
+  return unit;
+}
 
 // --- room ----------------------------------------------------------------------------------------
 
@@ -138,6 +175,7 @@ flow_item flow_group::pop(flow_edge& e) {
       e.queue.count <= e.info->items_max / 2 && e.queued_bytes <= e.info->bytes_max / 2;
   if (e.from != nullptr) {
     if (e.is_full && (is_half_free || e.queue.empty())) room(e.id);
+    if (e.queue.empty() && e.from->info->looks_for_room) mark(*e.from);
     return it;
   }
   if (e.is_far) {

@@ -111,8 +111,9 @@ struct flow_slot {
   const flow_stage_info* info = nullptr;
   std::vector<flow_edge*> in;
   std::vector<std::vector<flow_edge*>> out;
-  std::uint32_t inputs_ended = 0;  // that the stage was told of
-  std::uint32_t outputs_open = 0;  // edges
+  const flow_slot* called = nullptr;  // one of those behind it that are here
+  std::uint32_t inputs_ended = 0;     // that the stage was told of
+  std::uint32_t outputs_open = 0;     // edges
   std::uint64_t failures = 0;
   std::uint64_t made = 0;                         // by a source
   std::uint32_t until_noted = 1, note_every = 1;  // items of a source whose birth is noted

@@ -18,6 +18,7 @@
 
 #include "troupe/runtime/flow/function_id.hpp"
 #include "troupe/runtime/flow/generator.hpp"
+#include "troupe/runtime/flow/lender.hpp"
 #include "troupe/runtime/flow/stage.hpp"
 
 #include <concepts>
@@ -72,6 +73,42 @@ result<void> open_function([[maybe_unused]] F& f) {
       return f.open();
   }
   return {};
+}
+
+// It is called with a unit of a resource (resource.hpp).
+template <class F>
+concept borrows = requires(F& f) {
+  { f.lends() } -> std::same_as<lender&>;
+};
+// Null: it borrows nothing.
+template <class F>
+std::shared_ptr<const lender> lender_of([[maybe_unused]] const F& f) {
+  if constexpr (borrows<F>)
+    return f.shared_lender();
+  else
+    return nullptr;
+}
+// For as long as a call takes.
+class borrowed_unit {
+ public:
+  borrowed_unit(lender& from, stage_output& out) : from_(from), number_(out.borrow(from)) {}
+  borrowed_unit(const borrowed_unit&) = delete;
+  borrowed_unit& operator=(const borrowed_unit&) = delete;
+  ~borrowed_unit() { from_.give_back(number_); }
+  std::uint32_t number() const noexcept { return number_; }
+
+ private:
+  lender& from_;
+  std::uint32_t number_;
+};
+template <class F, class... In>
+auto called(F& f, [[maybe_unused]] stage_output& out, In&&... in) {
+  if constexpr (borrows<F>) {
+    const borrowed_unit unit(f.lends(), out);
+    return f.use(unit.number(), std::forward<In>(in)...);
+  } else {
+    return f(std::forward<In>(in)...);
+  }
 }
 
 template <class F>
@@ -137,10 +174,10 @@ class function_stage final : public stage {
   bool take(std::uint32_t, any_value&& in, stage_output& out) override {
     auto& value = in.get<In>();
     if constexpr (std::is_void_v<std::invoke_result_t<F&, In>>) {
-      f_(std::move(value));
+      called(f_, out, std::move(value));
       return false;
     } else {
-      return put_returned(f_(std::move(value)), left_, out);
+      return put_returned(called(f_, out, std::move(value)), left_, out);
     }
   }
   bool go_on(stage_output& out) override { return put_next(left_, out); }
@@ -184,7 +221,7 @@ class source_stage final : public stage {
       if (!next) return source_state::over;
       out.put(0, any_value(std::move(*next)));
     } else {
-      auto next = f_();
+      auto next = called(f_, out);
       if constexpr (returned<std::remove_cvref_t<decltype(next)>>::may_fail) {
         if (!next) {
           out.fail(std::move(next.error()));

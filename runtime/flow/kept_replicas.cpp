@@ -51,11 +51,11 @@ void keeping_deal::trim(std::uint32_t port) {
 
 bool keeping_deal::take(std::uint32_t, any_value&& in, stage_output& out) {
   std::uint32_t to = no_port, open = no_port, next = 0;
-  auto least = std::numeric_limits<std::uint64_t>::max();
+  auto least = std::numeric_limits<std::int64_t>::max();
   each_open([&](std::uint32_t p, std::uint32_t at) {
     if (open == no_port) open = p;
-    if (!out.has_room(p)) return;
-    if (const auto n = out.outstanding(p); n < least) least = n, to = p, next = at + 1;
+    if (!out.wants_more(p)) return;
+    if (const auto n = out.load_of(p); n < least) least = n, to = p, next = at + 1;
   });
   if (to == no_port) to = open;  // whoever calls although nobody has room
   next_ = next;
@@ -71,9 +71,9 @@ bool keeping_deal::take(std::uint32_t, any_value&& in, stage_output& out) {
 }
 
 std::uint32_t keeping_deal::choose(const stage_output& out) {
-  bool has_room = false;
-  each_open([&](std::uint32_t p, std::uint32_t) { has_room = has_room || out.has_room(p); });
-  return has_room ? 0 : no_port;
+  bool is_wanted = false;
+  each_open([&](std::uint32_t p, std::uint32_t) { is_wanted = is_wanted || out.wants_more(p); });
+  return is_wanted ? 0 : no_port;
 }
 
 bool keeping_deal::end(std::uint32_t, stage_output& out) {

@@ -26,11 +26,11 @@ recovering_deal::recovering_deal(std::uint32_t lanes, std::function<std::uint64_
 std::uint32_t recovering_deal::lane_with_least(const stage_output& out) const {
   const auto lanes = working_ports(control_.get(), static_cast<std::uint32_t>(lanes_.size()));
   std::uint32_t to = 0;
-  auto least = std::numeric_limits<std::uint64_t>::max();
+  auto least = std::numeric_limits<std::int64_t>::max();
   for (std::uint32_t i = 0; i < lanes; ++i) {
     const auto l = (next_ + i) % lanes;
-    if (!out.has_room(port_of(l))) continue;
-    if (const auto n = out.outstanding(port_of(l)); n < least) least = n, to = l;
+    if (!out.wants_more(port_of(l))) continue;
+    if (const auto n = out.load_of(port_of(l)); n < least) least = n, to = l;
   }
   return to;
 }
@@ -40,10 +40,12 @@ std::uint32_t recovering_deal::choose(const stage_output& out) {
   const auto* head = out.head(0);
   if (head != nullptr && head->origin.is_again)
     return out.has_room(port_of(head->origin.lane)) ? 0 : no_port;
-  std::uint32_t with_room = 0;
   const auto lanes = working_ports(control_.get(), static_cast<std::uint32_t>(lanes_.size()));
-  for (std::uint32_t l = 0; l < lanes; ++l) with_room += out.has_room(port_of(l)) ? 1 : 0;
-  return with_room == lanes || (with_room > 0 && !hash_) ? 0 : no_port;
+  for (std::uint32_t l = 0; l < lanes; ++l) {
+    if (hash_ && !out.has_room(port_of(l))) return no_port;
+    if (!hash_ && out.wants_more(port_of(l))) return 0;
+  }
+  return hash_ ? 0 : no_port;
 }
 
 void recovering_deal::trim(std::uint32_t lane) {

@@ -114,10 +114,11 @@ class deal_stage final : public stage {
       to = static_cast<std::uint32_t>(hash_(in) % ports);
     } else {
       // The one with least to do; in turn where several have as little.
-      auto least = std::numeric_limits<std::uint64_t>::max();
+      auto least = std::numeric_limits<std::int64_t>::max();
       for (std::uint32_t i = 0; i < ports; ++i) {
         const auto p = (next_ + i) % ports;
-        if (const auto n = out.outstanding(p); n < least && out.has_room(p)) least = n, to = p;
+        if (!out.wants_more(p)) continue;
+        if (const auto n = out.load_of(p); n < least) least = n, to = p;
       }
       next_ = (to + 1) % ports;
     }
@@ -129,10 +130,12 @@ class deal_stage final : public stage {
   }
   // By hash it is known only afterwards who gets an item: all must have room.
   std::uint32_t choose(const stage_output& out) override {
-    std::uint32_t with_room = 0;
     const auto ports = working_ports(control_.get(), out.ports());
-    for (std::uint32_t p = 0; p < ports; ++p) with_room += out.has_room(p) ? 1 : 0;
-    return with_room == ports || (with_room > 0 && !hash_) ? 0 : no_port;
+    for (std::uint32_t p = 0; p < ports; ++p) {
+      if (hash_ && !out.has_room(p)) return no_port;
+      if (!hash_ && out.wants_more(p)) return 0;
+    }
+    return hash_ ? 0 : no_port;
   }
 
  private:

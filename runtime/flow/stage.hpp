@@ -30,6 +30,7 @@ namespace troupe {
 class flow_group;
 struct flow_slot;
 struct travelling_function;
+class lender;
 class replica_ledger;
 struct replica_control;
 
@@ -58,6 +59,13 @@ class stage_output {
   bool has_room(std::uint32_t port) const noexcept;
   // Items that the stage behind the port has not taken yet.
   std::uint64_t outstanding(std::uint32_t port) const noexcept;
+  // Of a deal: whether the replica behind the port is to get more. For one in this thread nothing
+  // waits: what waits before the deal can still go to whoever is free first.
+  bool wants_more(std::uint32_t port) const;
+  // How much it has to do, to be compared with that of others. One in this thread is called at
+  // once, and the deal has no turn meanwhile, so whoever is in another thread wants some items
+  // ahead.
+  std::int64_t load_of(std::uint32_t port) const noexcept;
   std::uint32_t ports() const noexcept;  // outputs
   std::uint32_t inputs() const noexcept;
   // Items under way in the loop of a feedback, this stage's own included.
@@ -69,6 +77,9 @@ class stage_output {
   // Something was given up on purpose, such as the oldest item of a lossy edge.
   void count_dropped(std::uint64_t items) noexcept;
   std::int64_t now_ns() const;
+  // A unit of a resource, which the stage gives back by itself; waits for it, and counts that as
+  // blocked, not busy.
+  std::uint32_t borrow(lender& from);
   // Before a stage sleeps: what was put leaves for other threads now, not with the next ones.
   void flush();
 
@@ -209,6 +220,8 @@ struct stage_info {
   std::shared_ptr<replica_ledger> ledger;
   // Null: it is no function, or not one that may be replaced.
   std::shared_ptr<const function_contract> contract;
+  // What its function borrows a unit of; null: nothing.
+  std::shared_ptr<const lender> borrows;
   // Of a deal and its replicas, whose number may change; null: it stays.
   std::shared_ptr<replica_control> control;
 

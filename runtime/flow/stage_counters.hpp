@@ -3,7 +3,8 @@
 //
 // SCT-1  Counters have one writer, the thread that runs the stage's group; anybody reads.
 // SCT-2  busy + starved + blocked is the time that a stage was there: what it was neither busy nor
-//       blocked (an item in hand, no room behind it) it has waited for items.
+//       blocked (an item in hand, and no room behind it or no unit of a resource) it has waited for
+//       items.
 
 #include <array>
 #include <atomic>
@@ -69,6 +70,7 @@ struct stage_counters {
   std::atomic<std::uint64_t> calls{0};
   std::atomic<std::uint64_t> blocked_ns{0};
   std::atomic<bool> is_blocked{false}, is_over{false};
+  std::atomic<bool> is_borrowing{false};     // it waits for a resource
   std::atomic<std::uint32_t> last_ticks{0};  // when it was last called, or was blocked
   duration_histogram latency;  // of a stage without outputs: since its items' sources made them
 

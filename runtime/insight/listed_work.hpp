@@ -14,6 +14,10 @@ namespace troupe {
 
 // The name of a port that an actor has while it waits for its thread, which runs `peer`.
 inline constexpr std::string_view thread_port = "thread";
+// The same while it waits for a resource, which `peer` has: its name stands behind this.
+inline constexpr std::string_view resource_port = "resource ";
+// "input", "a credit", "its thread", "a resource".
+std::string_view what_is_waited_for(const port_snapshot& p) noexcept;
 
 class listed_work {
  public:

@@ -30,6 +30,11 @@ std::string describe(const wait_link& l) {
     return fmt::format("{}{} waits for its thread, which runs {}, for {}", l.actor,
                        l.node.empty() ? "" : fmt::format(" ({})", l.node), l.peer,
                        format_seconds(l.since_seconds));
+  if (l.port.starts_with(resource_port))
+    return fmt::format("{}{} waits for {}{}, for {}", l.actor,
+                       l.node.empty() ? "" : fmt::format(" ({})", l.node), l.port,
+                       l.peer.empty() ? ", which is lent" : fmt::format(", which {} has", l.peer),
+                       format_seconds(l.since_seconds));
   const auto peer = l.peer == "program" ? "the program" : l.peer.empty() ? "nobody known" : l.peer;
   return fmt::format("{}{} waits for {} {} from {}, for {}", l.actor,
                      l.node.empty() ? "" : fmt::format(" ({})", l.node),

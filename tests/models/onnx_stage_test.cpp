@@ -55,6 +55,50 @@ onnx_writer twice_as_written(std::int64_t rows) {
   return w;
 }
 
+// sum = a + b, product = a * b, of rows of 2.
+onnx_writer of_two(std::int64_t rows) {
+  onnx_writer w;
+  w.input("a", {dtype::f32, {rows, 2}});
+  w.input("b.1", {dtype::f32, {rows, 2}});
+  w.node("Add", {"a", "b.1"}, {"sum"});
+  w.node("Mul", {"a", "b.1"}, {"product"});
+  w.output("sum");
+  w.output("product");
+  return w;
+}
+struct pair_of_rows {
+  std::string id;
+  tensor a, b;
+  static constexpr auto fields =
+      troupe::fields<&pair_of_rows::id, &pair_of_rows::a, &pair_of_rows::b>("id", "a", "b.1");
+};
+struct both {
+  tensor product, sum;
+  std::string id;
+  static constexpr auto fields =
+      troupe::fields<&both::product, &both::sum, &both::id>("product", "sum", "id");
+};
+struct sum_only {
+  tensor sum;
+  static constexpr auto fields = troupe::fields<&sum_only::sum>("sum");
+};
+struct nothing_like_it {
+  tensor z;
+  static constexpr auto fields = troupe::fields<&nothing_like_it::z>("z");
+};
+struct one_of_them {
+  tensor a;
+  static constexpr auto fields = troupe::fields<&one_of_them::a>("a");
+};
+pair_of_rows numbered(float i) {
+  return {std::to_string(int(i)), tensor::of({i, i + 1}, {2}), tensor::of({2, 3}, {2})};
+}
+template <class M>
+std::string refusal_of(M m) {
+  const auto ok = m.open();
+  return ok ? "" : ok.error().text();
+}
+
 tensor row(float a) { return tensor::of({a, a + 1, a + 2}, {3}); }
 std::vector<float> values(const tensor& t) {
   const auto* d = t.data<float>();
@@ -177,7 +221,7 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_with_a_model_is_told_before_anything_runs) {
   two.input("w", {dtype::f32, {3}});
   two.node("Add", {"y", "w"}, {"v"});
   two.output("v");
-  says(refusal(f.write(two)), "a stage feeds one input, and there are x, w: use a graph_runner");
+  says(refusal(f.write(two)), "a model feeds one input, and there are x, w: use model_of<In, Out>");
   auto odd = twice(2);
   odd.graph().mutable_nodes(0)->set_op_type("NoSuchOp");
   says(refusal(f.write(odd)), "NoSuchOp");
@@ -207,6 +251,67 @@ BOOST_AUTO_TEST_CASE(items_that_do_not_fit_are_told) {
   BOOST_CHECK(!m(tensor::of({1, 2, 3, 4}, {4})));
   BOOST_CHECK(!m(std::vector{row(1), tensor::of({1, 2}, {2})}));
   BOOST_CHECK(m(row(1)));  // and it goes on
+}
+
+BOOST_AUTO_TEST_CASE(several_inputs_and_outputs_are_the_fields_of_structs) {
+  const folder f;
+  for (const std::int64_t rows : {1, 2, 4}) {
+    const auto path = f.write(of_two(rows));
+    flow_graph g;
+    const auto items =
+        from(g, std::vector{numbered(0), numbered(1), numbered(2), numbered(3), numbered(4)});
+    const auto batched = collect(unbatch(
+        map(batch(items, {.count = 3}), model_of<pair_of_rows, both>(path, {.batch_max = 4}))));
+    const auto alone = collect(map(items, model_of<pair_of_rows, sum_only>(path)));
+    const auto done = drain(g);
+    BOOST_REQUIRE_MESSAGE(done, (done ? "" : done.error().text()));
+    BOOST_REQUIRE_EQUAL(batched->size(), 5U);
+    BOOST_REQUIRE_EQUAL(alone->size(), 5U);
+    for (std::size_t i = 0; i < 5; ++i) {
+      const auto x = float(i);
+      BOOST_CHECK_EQUAL((*batched)[i].id, std::to_string(i));  // it goes along
+      BOOST_CHECK((values((*batched)[i].sum) == std::vector{x + 2, x + 4}));
+      BOOST_CHECK((values((*batched)[i].product) == std::vector{2 * x, 3 * (x + 1)}));
+      BOOST_CHECK((values((*alone)[i].sum) == std::vector{x + 2, x + 4}));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(what_does_not_fit_a_model_of_structs_is_told) {
+  const folder f;
+  const auto says = [](const std::string& text, const std::string& part) {
+    BOOST_CHECK_MESSAGE(text.find(part) != std::string::npos, text);
+  };
+  const auto path = f.write(of_two(1));
+  says(refusal_of(model_of<one_of_them, sum_only>(path)), "nobody feeds 'b.1'");
+  says(refusal_of(model_of<nothing_like_it, sum_only>(path)),
+       "it has no input 'z': there are a, b.1");
+  says(refusal_of(model_of<pair_of_rows, nothing_like_it>(path)),
+       "it has no output 'z': there are sum, product");
+  model_of<pair_of_rows, sum_only> m(path);
+  says(m(numbered(1)).error().text(), "open() was not called");
+  BOOST_REQUIRE(m.open());
+  auto odd = numbered(1);
+  odd.b = tensor::of({1, 2, 3, 4}, {2, 2});
+  says(m(odd).error().text(), "an item has one row for 'a', and the batch's dimension for 'b.1'");
+  odd.a = tensor::of({1, 2, 3, 4, 5, 6}, {3, 2});
+  says(m(odd).error().text(), "'a' has 3 rows, and 'b.1' has 2");
+  says(m(std::vector{numbered(1), odd}).error().text(), "'a': a batch of different tensors");
+  BOOST_CHECK(m(numbered(1)));  // and it goes on
+  // The batch's dimension in all of them.
+  odd.a = odd.b;
+  const auto stacked = m(odd);
+  BOOST_REQUIRE(stacked);
+  BOOST_CHECK((values(stacked->sum) == std::vector<float>{2, 4, 6, 8}));
+  auto uneven = of_two(2);
+  uneven.input("c", {dtype::f32, {3, 2}});
+  uneven.node("Add", {"sum", "c"}, {"other"});
+  uneven.output("other");
+  struct three {
+    tensor a, b, c;
+    static constexpr auto fields = troupe::fields<&three::a, &three::b, &three::c>("a", "b.1", "c");
+  };
+  says(refusal_of(model_of<three, sum_only>(f.write(uneven))), "'c' has 3 rows, and others have 2");
 }
 
 BOOST_AUTO_TEST_CASE(replicas_of_threads_share_it) {

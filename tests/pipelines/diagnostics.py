@@ -27,10 +27,14 @@ MISTAKES = [
     ("a key function for another type", "collect(partition_by(numbers, [](const std::string& word) { return word; }, total{}));",
      ["partition_by: the key's function does not take the items of this flow"]),
     ("for_each where a flow is needed", "collect(for_each(numbers, [](int) {}));", ["invalid use of void expression", "no matching function for call to 'collect'"]),
+    ("a generator with a resource", "collect(map(numbers, with(db, [](int x, int&) -> generator<int> { co_yield x; })));",
+     ["with: a generator would keep its unit while others wait"]),
+    ("a resource of another type", "collect(map(numbers, with(db, [](int x, std::string&) { return x; })));", ["map: the stage does not take the items of this flow"]),
     ("a file of structs without fields", "write_csv(map(numbers, [](int x) { return point{x, x}; }), \"points.csv\");", ["write_csv: an item is no text or number"]),
 ]
 
 PROGRAM = """#include "troupe/runtime/flow/file_stages.hpp"
+#include "troupe/runtime/flow/resource.hpp"
 #include <cstdio>
 using namespace troupe;
 struct point { int x, y; };
@@ -41,6 +45,7 @@ struct total {
 };
 void describe(flow_graph& t) {
   auto numbers = from(t, {1, 2, 3});
+  resource<int> db(1, [](std::uint32_t) { return 1; });
 #line 100
   STATEMENT
 }

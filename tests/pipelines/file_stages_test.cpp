@@ -148,12 +148,37 @@ BOOST_AUTO_TEST_CASE(what_fails_leaves_no_file_under_the_name) {
   write_csv(f, folder.file("out.csv"));
   BOOST_REQUIRE(!drain(t));
   BOOST_CHECK(!fs::exists(folder.file("out.csv")));
-  flow_graph u;
-  write_csv(from(u, {1}), folder.file("none/out.csv"));
-  const auto r = drain(u);
-  BOOST_REQUIRE(!r);
-  BOOST_TEST(r.error().text().find("none/out.csv.tmp: cannot be written: No such file") !=
-             std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(an_end_that_cannot_be_written_is_told_before_anything_is_read) {
+  temporary_folder folder;
+  const auto said = [&](auto end) {
+    flow_graph t;
+    int made = 0;
+    auto f = source(t, [&made]() { return ++made < 3 ? std::optional(made) : std::nullopt; });
+    write_csv(f, folder.file("fine.csv"));
+    end(f);
+    const auto r = drain(t);
+    BOOST_TEST(!r);
+    BOOST_TEST(made == 0);
+    return r ? std::string() : r.error().text();
+  };
+  const auto has = [](const std::string& text, const std::string& what) {
+    BOOST_TEST(text.find(what) != std::string::npos, text);
+  };
+  const auto missing = folder.file("none/out");
+  has(said([&](auto f) { write_csv(f, missing); }),
+      "none/out.tmp: cannot be written: No such file");
+  has(said([&](auto f) { write_json_lines(f, missing); }), "none/out.tmp: cannot be written");
+  has(said([&](auto f) {
+        write_npy(map(f, [](int) { return tensor::make({dtype::f32, {}}); }), missing);
+      }),
+      "none/out.tmp: cannot be written");
+  has(said([&](auto f) {
+        write_files(map(f, [](int) { return file_bytes{"a", {}}; }), folder.file("none"));
+      }),
+      "none: there is no such folder");
+  BOOST_TEST(fs::is_empty(folder.path()));  // nor does the one that could be written stay
 }
 
 BOOST_AUTO_TEST_CASE(rows_of_npy_and_back) {

@@ -246,4 +246,44 @@ BOOST_AUTO_TEST_CASE(cut_anywhere_at_any_time_it_makes_the_same) {
   BOOST_CHECK_GT(items, 100'000U);
 }
 
+// A replica in the deal's own thread is called, and the deal with it: whoever is in another thread
+// has to live on what it has meanwhile.
+BOOST_AUTO_TEST_CASE(a_replica_in_another_thread_has_work_ahead) {
+  for (const std::int64_t call_ns : {20'000, 1'000'000}) {
+    flow_graph g;
+    std::int64_t now = 0;
+    const auto made = map(source(g, random_topology::numbers{100'000}),
+                          [&now, call_ns](std::int64_t x) { return now += call_ns, x; },
+                          {.replicas = 2, .order = any});
+    const auto all = collect(made);
+    BOOST_REQUIRE(g.check());
+    simulated two;
+    two.group_of.assign(g.stages().size(), 0);
+    const auto other = std::uint32_t(
+        std::ranges::find_if(g.stages(), [](const auto& s) { return s.replica == 1; }) -
+        g.stages().begin());
+    two.group_of[other] = 1;
+    two.groups = troupe::flow_group::cut(
+        troupe::flow_group(std::shared_ptr<const flow_graph>(std::shared_ptr<const void>(), &g)),
+        two.group_of);
+    const auto clock = [&] { return now; };
+    const auto run = [&](std::uint32_t i) {
+      simulated::wire w(two, i);
+      return two.groups[i].run(clock, now + 1, &w);
+    };
+    // Nobody takes from it: it gets as many as 100 us of calls are, and no more.
+    for (int turn = 0; turn < 20; ++turn) run(0);
+    while (!two.under_way.empty()) two.deliver_one(two.under_way.begin()->first);
+    const auto& meter = *two.groups[1].meter(g.stages()[other].in[0]);
+    const auto ahead = call_ns == 20'000 ? 5U : 1U;
+    BOOST_TEST(meter.put_items == ahead);
+    // Whoever has taken them gets as many again.
+    while (run(1) == troupe::flow_group::state::more) {
+    }
+    BOOST_TEST(meter.taken_items == ahead);
+    run(0);
+    BOOST_TEST(meter.put_items == 2 * ahead);
+  }
+}
+
 BOOST_AUTO_TEST_SUITE_END()

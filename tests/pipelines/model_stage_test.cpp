@@ -41,6 +41,27 @@ struct doubling {
   graph g{s->ops()};
 };
 
+struct fed {
+  int number;
+  tensor x, many;
+  static constexpr auto fields =
+      troupe::fields<&fed::number, &fed::x, &fed::many>("number", "x", "many");
+};
+struct fetched {
+  tensor rows, y;
+  int number;
+  static constexpr auto fields =
+      troupe::fields<&fetched::rows, &fetched::y, &fetched::number>("rows", "y", "number");
+};
+struct halves {
+  tensor many;
+  static constexpr auto fields = troupe::fields<&halves::many>("many");
+};
+struct summed {
+  tensor sums, rows;
+  static constexpr auto fields = troupe::fields<&summed::sums, &summed::rows>("sums", "rows");
+};
+
 bool says(const std::string& text, std::string_view what) {
   return text.find(what) != std::string::npos;
 }
@@ -77,6 +98,25 @@ BOOST_FIXTURE_TEST_CASE(a_batch_is_computed_at_once_and_comes_back_one_by_one, d
   BOOST_TEST_REQUIRE(bool(sums));
   BOOST_TEST_REQUIRE(sums->size() == 3U);
   BOOST_TEST((numbers_of((*sums)[2]) == std::vector<float>{11}));
+}
+
+BOOST_FIXTURE_TEST_CASE(several_feeds_and_fetches_are_the_fields_of_structs, doubling) {
+  auto one = graph_stage_of<fed, fetched>(*s, g);
+  const auto y = one(fed{7, pair_of(1, 2), tensor::of({1, 2, 3, 4, 5, 6}, {3, 2})});
+  BOOST_REQUIRE_MESSAGE(y, (y ? "" : y.error().text()));
+  BOOST_TEST((numbers_of(y->y) == std::vector<float>{2, 4}));
+  BOOST_TEST((numbers_of(y->rows) == std::vector<float>{2, 4, 6, 8, 10, 12}));
+  BOOST_TEST(y->number == 7);  // it goes along
+  // Of a batch each has its rows of all fetches.
+  auto many = graph_stage_of<halves, summed>(*s, g);
+  const auto all = many(std::vector<halves>{{pair_of(1, 2)}, {pair_of(3, 4)}, {pair_of(5, 6)}});
+  BOOST_REQUIRE_MESSAGE(all, (all ? "" : all.error().text()));
+  BOOST_TEST_REQUIRE(all->size() == 3U);
+  BOOST_TEST((numbers_of((*all)[2].rows) == std::vector<float>{10, 12}));
+  BOOST_TEST((numbers_of((*all)[2].sums) == std::vector<float>{11}));
+  const auto uneven = many(std::vector<halves>{{pair_of(1, 2)}, {tensor::of({1}, {1})}});
+  BOOST_TEST_REQUIRE(!uneven);
+  BOOST_TEST(says(uneven.error().text(), "'many': a batch of different tensors"));
 }
 
 BOOST_FIXTURE_TEST_CASE(what_does_not_fit_is_an_error, doubling) {

@@ -6,6 +6,7 @@
 #include "troupe/runtime/flow/drain.hpp"
 #include "troupe/runtime/flow/file_stages.hpp"
 #include "troupe/runtime/flow/flow.hpp"
+#include "troupe/runtime/flow/resource.hpp"
 #include "troupe/runtime/flow/sample_stages.hpp"
 
 #include <boost/test/unit_test.hpp>
@@ -76,6 +77,8 @@ const std::vector<pipeline_mistake>& mistakes_of_pipelines() {
       MISTAKE("Batches of nothing", collect(batch(from(t, {1}), {.count = 0})); return p.built();),
       MISTAKE("A window without a size", collect(window(from(t, {1}), {})); return p.built();),
       MISTAKE("A place that is written wrongly", collect(map(from(t, {1}), twice{}, {.on = "worker"})); return p.built();),
+      MISTAKE("A resource without units", troupe::resource<int> none(0, [](std::uint32_t) { return 1; }, "db"); collect(map(from(t, {1}), with(none, [](int x, int& unit) { return x + unit; }))); return p.built();),
+      MISTAKE("A resource on nodes", troupe::resource<int> db(1, [](std::uint32_t) { return 1; }, "db"); collect(map(from(t, {1}), with(db, [](int x, int& unit) { return x + unit; }), {.on = "/job:worker"})); return p.built();),
       MISTAKE("A cache on nodes", collect(cached(from(t, {1}), twice{}, {}, {.on = "/job:worker"})); return p.built();),
       MISTAKE("Samples of an empty data set", collect(samples(t, std::vector<int>())); return p.built();),
       MISTAKE("A pattern that nothing matches", collect(files(t, "no/such/folder/*.png")); return p.built();),

@@ -247,10 +247,7 @@ std::string show_actor(const actor_snapshot& a, std::size_t width) {
          p.is_input() || p.credits_max == 0 ? "-" : fmt::format("{}/{}", p.credits, p.credits_max),
          std::to_string(p.queued),
          p.is_waiting
-             ? fmt::format("for {}, for {}{}",
-                           p.is_input()            ? "input"
-                           : p.name == thread_port ? "its thread"
-                                                   : "a credit",
+             ? fmt::format("for {}, for {}{}", what_is_waited_for(p),
                            format_seconds(p.since_seconds), p.is_sparse ? ", by design" : "")
              : "-"});
   return out + "\n" + t.draw(width).text;

@@ -153,9 +153,9 @@ std::string draw_waits(const cluster_snapshot& c, std::size_t width, std::size_t
   for (std::size_t i = 0; i < std::min(most, waits.size()); ++i) {
     const auto& [a, p] = waits[i];
     t.add({a->name, a->id,
-           (p->is_input()            ? "input "
-            : p->name == thread_port ? ""
-                                     : "credit ") +
+           (p->is_input()                          ? "input "
+            : what_is_waited_for(*p) == "a credit" ? "credit "
+                                                   : "") +
                p->name,
            p->peer, p->peer_node.empty() ? "-" : p->peer_node, format_seconds(p->since_seconds)});
   }

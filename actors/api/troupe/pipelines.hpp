@@ -16,5 +16,6 @@
 #include "troupe/runtime/flow/drain.hpp"
 #include "troupe/runtime/flow/file_stages.hpp"
 #include "troupe/runtime/flow/flow.hpp"
+#include "troupe/runtime/flow/resource.hpp"
 #include "troupe/runtime/flow/sample_stages.hpp"
 #include "troupe/runtime/flow/typed_sources.hpp"
