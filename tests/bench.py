@@ -14,7 +14,7 @@ IN_FLIGHT = [f"{n} in flight" for n in (1, 8, 64)]
 SIZES = ["4 KiB", "64 KiB", "1 MiB", "16 MiB", "64 MiB"]
 
 
-def expected(has_tbb):
+def expected(peers):
     for n in IN_FLIGHT:
         for op in ("relu", "add (fed operand)"):
             bare = "bare typed CAF message" if op == "relu" else "two bare typed CAF messages"
@@ -46,10 +46,17 @@ def expected(has_tbb):
                          ("messages, 2 threads in turn", "1 thread")):
         yield "pipelines", "ten light stages, " + what, "1/s", beside
     yield "pipelines", "a map of 20 us, 2 replicas, 2 threads", "1/s", "1 thread"
-    for n in ("1 thread", "2 threads") if has_tbb else ():
-        for filters in ("in order", "parallel"):
-            yield "pipelines", "ten light stages, " + n, "1/s", "TBB, " + filters
-        yield "pipelines", "a map of 20 us, " + n, "1/s", "TBB"
+    for what in ("1 thread", "messages, 1 thread"):
+        yield "pipelines", "ten light stages, " + what, "1/s", "bare CAF messages"
+    for whose in peers:
+        for n in ("1 thread", "2 threads"):
+            for filters in ("in order", "parallel"):
+                yield "pipelines", "ten light stages, " + n, "1/s", f"{whose}, {filters}"
+            yield "pipelines", "a map of 20 us, " + n, "1/s", whose
+    for what, unit, beside in (("64 B, one item at a time, median", "us", "bare TCP"), ("64 B, one item at a time, 99 %", "us", "bare TCP"),
+                               ("64 B, items", "1/s", "bare TCP, a call each"), ("64 B, items", "1/s", "bare TCP, 64 a call"),
+                               ("64 KiB, items", "1/s", "bare TCP, a call each")):
+        yield "far_pipelines", what, unit, beside
     yield "live", "8 changes of a running stage, the longest gap", "ms", "without changes"
     yield "live", "automatic replicas, 1 pipelines, after 3 s", "1/s", "16 replicas each"
     yield "live", "automatic replicas, the least of 1 pipelines", "1/s", "16 replicas each"
@@ -109,7 +116,7 @@ def main(bench):
     problems = [] if done.returncode == 0 else [f"exit {done.returncode}: {done.stderr.strip()}"]
     lines = [json.loads(text) for text in done.stdout.splitlines()]
     found = [(x["bench"], x["case"], x["unit"], x["baseline"]) for x in lines]
-    wanted = list(expected("without TBB" not in done.stderr))
+    wanted = list(expected([w for w in ("TBB", "Taskflow") if "without " + w not in done.stderr]))
     problems += [f"missing: {w}" for w in wanted if w not in found]
     problems += [f"not expected: {f}" for f in found if f not in wanted]
     if len(found) != len(set(found)):

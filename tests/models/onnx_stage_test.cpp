@@ -90,6 +90,10 @@ struct one_of_them {
   tensor a;
   static constexpr auto fields = troupe::fields<&one_of_them::a>("a");
 };
+struct three {
+  tensor a, b, c;
+  static constexpr auto fields = troupe::fields<&three::a, &three::b, &three::c>("a", "b.1", "c");
+};
 pair_of_rows numbered(float i) {
   return {std::to_string(int(i)), tensor::of({i, i + 1}, {2}), tensor::of({2, 3}, {2})};
 }
@@ -307,10 +311,6 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_a_model_of_structs_is_told) {
   uneven.input("c", {dtype::f32, {3, 2}});
   uneven.node("Add", {"sum", "c"}, {"other"});
   uneven.output("other");
-  struct three {
-    tensor a, b, c;
-    static constexpr auto fields = troupe::fields<&three::a, &three::b, &three::c>("a", "b.1", "c");
-  };
   says(refusal_of(model_of<three, sum_only>(f.write(uneven))), "'c' has 3 rows, and others have 2");
 }
 

@@ -4,7 +4,7 @@
 // A server thread takes one connection and does what the client's orders say: echo messages, or
 // read them into a ring of buffers and answer one byte behind the last.
 //
-// Threading: a client belongs to one thread.
+// Threading: a client and a ring belong to one thread.
 
 #include "troupe/schema/error.hpp"
 
@@ -52,6 +52,38 @@ class bare_client {
   bare_client() = default;
   int fd_ = -1;
   std::vector<std::vector<std::byte>> buffers_;
+};
+
+// Takes one connection, connects to `next`, and writes what it reads, until that ends.
+class bare_relay {
+ public:
+  static result<std::unique_ptr<bare_relay>> start(std::uint16_t next);
+  ~bare_relay();
+  std::uint16_t port() const { return port_; }
+
+ private:
+  bare_relay() = default;
+  int listener_ = -1;
+  std::uint16_t port_ = 0;
+  std::thread thread_;
+};
+
+// From here through two other processes back to here: their relays.
+class bare_ring {
+ public:
+  static result<std::unique_ptr<bare_ring>> start();
+  ~bare_ring();
+
+  // Seconds of each of `count` messages, one at a time.
+  result<std::vector<double>> alone(std::size_t bytes, std::uint64_t count);
+  // Seconds until `count` messages have come back, `at_once` of them written by a call.
+  result<double> stream(std::size_t bytes, std::uint64_t count, std::size_t at_once);
+
+ private:
+  struct processes;
+  bare_ring();
+  std::unique_ptr<processes> others_;
+  int out_ = -1, in_ = -1;
 };
 
 }  // namespace troupe

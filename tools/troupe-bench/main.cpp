@@ -39,8 +39,11 @@ constexpr benchmark benchmarks[] = {
     {"pipeline", "four equal stages on 2 streams: how much of the streams' time computes",
      bench_pipeline},
     {"pipelines",
-     "ten light stages of a topology fused, on threads and by messages, beside oneTBB's pipeline",
+     "ten light stages of a topology fused, on threads and by messages, beside the pipelines of "
+     "oneTBB and Taskflow, and bare CAF messages",
      bench_pipelines},
+    {"far_pipelines", "a topology over three processes, beside bare TCP through as many",
+     bench_far_pipelines},
     {"live",
      "a topology that is changed while it runs: the longest gap; replicas that Troupe chooses",
      bench_live},

@@ -77,6 +77,7 @@ result<void> bench_side_by_side(const bench_options&, bench_report&);
 result<void> bench_loop(const bench_options&, bench_report&);
 result<void> bench_pipeline(const bench_options&, bench_report&);
 result<void> bench_pipelines(const bench_options&, bench_report&);
+result<void> bench_far_pipelines(const bench_options&, bench_report&);
 result<void> bench_live(const bench_options&, bench_report&);
 result<void> bench_passes(const bench_options&, bench_report&);
 result<void> bench_random_graph(const bench_options&, bench_report&);

@@ -2,7 +2,9 @@
 
 #include "tools/troupe-bench/bare_tcp.hpp"
 #include "tools/troupe-bench/bench_ops.hpp"
+#include "tools/troupe-bench/bench_stages.hpp"
 #include "tools/troupe-bench/link_end.hpp"
+#include "troupe/actors/flow/stage_host.hpp"
 #include "troupe/actors/process/process.hpp"
 
 #include <fmt/format.h>
@@ -70,6 +72,25 @@ int serve_node(const std::string& cluster, direct_reads reads) {
   auto p = process::start(options);
   if (!p) return fail(p.error());
   return serve((*p)->address(), [](const std::string&) { return std::string("what?"); });
+}
+
+// A node of that name which runs stages of pipelines.
+int serve_stages(const std::string& cluster, const std::string& name) {
+  process_options options;
+  options.cluster = cluster;
+  options.name = name;
+  options.gpus = "none";
+  options.host_work = host_stages({&bench_stages()});
+  auto p = process::start(options);
+  if (!p) return fail(p.error());
+  return serve((*p)->address(), [](const std::string&) { return std::string("what?"); });
+}
+
+int serve_relay(std::uint16_t next) {
+  auto relay = bare_relay::start(next);
+  if (!relay) return fail(relay.error());
+  return serve(std::to_string((*relay)->port()),
+               [](const std::string&) { return std::string("what?"); });
 }
 
 }  // namespace
@@ -151,6 +172,10 @@ double own_cpu_seconds() {
 
 int run_peer(const std::vector<std::string>& arguments) {
   if (arguments.size() == 2 && arguments[0] == "link") return serve_link(arguments[1] == "on");
+  if (arguments.size() == 2 && arguments[0] == "relay")
+    return serve_relay(static_cast<std::uint16_t>(std::strtoul(arguments[1].c_str(), nullptr, 10)));
+  if (arguments.size() == 3 && arguments[0] == "stages")
+    return serve_stages(arguments[1], arguments[2]);
   if (arguments.size() == 2 && arguments[0] == "node")
     return serve_node(arguments[1], direct_reads::automatic);
   if (arguments.size() == 3 && arguments[0] == "node")

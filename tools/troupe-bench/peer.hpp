@@ -9,6 +9,8 @@
 //                                                               buffers N: in which tensors of
 //                                                               stream case N have arrived
 //   --peer node CLUSTER [READS]  ready: its address             cpu
+//   --peer stages CLUSTER NAME   the same, of a node that runs stages of pipelines
+//   --peer relay PORT            ready: its port; what it reads there it writes to PORT
 //
 // Threading: start, ask and destroy from one thread.
 

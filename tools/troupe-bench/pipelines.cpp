@@ -1,14 +1,19 @@
 // Pipelines: ten light stages fused, on threads and with a message between any two, beside oneTBB's
-// parallel_pipeline with the same functions; and a map that computes for some 20 us an item.
+// parallel_pipeline and Taskflow's pipeline with the same functions, and a chain of bare CAF
+// actors; and a map that computes for some 20 us an item.
 
+#include "tools/troupe-bench/chain.hpp"
 #include "tools/troupe-bench/measure.hpp"
+#include "troupe/actors/base/scheduler.hpp"
 #include "troupe/actors/flow/topology.hpp"
+#include "troupe/actors/process/process.hpp"
 
 #include <fmt/format.h>
 
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -16,6 +21,10 @@
 #ifdef TROUPE_HAS_TBB
 #include <tbb/global_control.h>
 #include <tbb/parallel_pipeline.h>
+#endif
+#ifdef TROUPE_HAS_TASKFLOW
+#include <taskflow/algorithm/pipeline.hpp>
+#include <taskflow/taskflow.hpp>
 #endif
 
 namespace troupe {
@@ -120,9 +129,46 @@ contender light_called(std::uint64_t count) {
   };
 }
 
-#ifdef TROUPE_HAS_TBB
-
 constexpr std::size_t tokens = 64;  // as many as leave for another thread at once
+
+// Typed CAF actors on one thread, one for each stage: the least that a message each can cost.
+contender light_in_caf(bare_chain& chain, std::uint64_t count) {
+  return [&chain, count]() -> result<double> { return double(count) / chain.run(count, tokens); };
+}
+
+#ifdef TROUPE_HAS_TASKFLOW
+
+// Values of items stand beside the pipeline, one for each line, as its documentation shows.
+contender in_taskflow(std::uint64_t count, std::uint32_t threads, std::uint32_t stages,
+                      tf::PipeType type, std::uint64_t (*f)(std::uint64_t), std::uint64_t wanted) {
+  return [=]() -> result<double> {
+    tf::Executor executor(threads);
+    tf::Taskflow flow;
+    std::vector<std::uint64_t> values(tokens);
+    std::uint64_t sum = 0, at = 0;
+    std::vector<tf::Pipe<std::function<void(tf::Pipeflow&)>>> pipes;
+    pipes.emplace_back(tf::PipeType::SERIAL, [&](tf::Pipeflow& p) {
+      if (at == count)
+        p.stop();
+      else
+        values[p.line()] = at++;
+    });
+    for (std::uint32_t i = 0; i < stages; ++i)
+      pipes.emplace_back(type,
+                         [&values, f](tf::Pipeflow& p) { values[p.line()] = f(values[p.line()]); });
+    pipes.emplace_back(tf::PipeType::SERIAL, [&](tf::Pipeflow& p) { sum += values[p.line()]; });
+    tf::ScalablePipeline all(tokens, pipes.begin(), pipes.end());
+    flow.composed_of(all);
+    const auto began = std::chrono::steady_clock::now();
+    executor.run(flow).wait();
+    return rate_of(count, began, sum, wanted);
+  };
+}
+std::uint64_t plus_one(std::uint64_t x) { return x + 1; }
+
+#endif
+
+#ifdef TROUPE_HAS_TBB
 
 tbb::filter<void, std::uint64_t> tbb_source(std::uint64_t& at, std::uint64_t count) {
   return tbb::make_filter<void, std::uint64_t>(tbb::filter_mode::serial_in_order,
@@ -184,6 +230,27 @@ result<void> bench_pipelines(const bench_options& o, bench_report& report) {
 #else
   std::fputs("pipelines: built without TBB (libtbb-dev): no lines beside it\n", stderr);
 #endif
+#ifndef TROUPE_HAS_TASKFLOW
+  std::fputs("pipelines: built without Taskflow (taskflow/taskflow.hpp): no lines beside it\n",
+             stderr);
+#endif
+  [[maybe_unused]] const auto first_of_taskflow = all.size();
+#ifdef TROUPE_HAS_TASKFLOW
+  for (const std::uint32_t threads : {1, 2}) {
+    all.push_back(in_taskflow(count, threads, light_stages, tf::PipeType::SERIAL, &plus_one,
+                              light_sum(count)));
+    all.push_back(in_taskflow(count, threads, light_stages, tf::PipeType::PARALLEL, &plus_one,
+                              light_sum(count)));
+    all.push_back(in_taskflow(heavy, threads, 1, tf::PipeType::PARALLEL, &compute, wanted));
+  }
+#endif
+  auto host = process::start({});
+  if (!host) return host.error();
+  auto* stream = static_cast<pinned_scheduler&>((*host)->system().scheduler()).stream(0);
+  bare_chain bare((*host)->system(), light_stages + 1, false,
+                  [stream](std::uint32_t) { return stream; });
+  const auto caf = all.size();
+  all.push_back(light_in_caf(bare, count));
   auto figures = take_turns(o.runs, all);
   if (!figures) return figures.error();
   const auto& f = *figures;
@@ -198,14 +265,21 @@ result<void> bench_pipelines(const bench_options& o, bench_report& report) {
   add("ten light stages, messages, 1 thread", 3, "calls", 1, "");
   add("ten light stages, messages, 2 threads in turn", 4, "1 thread", 3, "");
   add("a map of 20 us, 2 replicas, 2 threads", 6, "1 thread", 5, "");
+  add("ten light stages, 1 thread", 1, "bare CAF messages", caf, "");
+  add("ten light stages, messages, 1 thread", 3, "bare CAF messages", caf, "");
+  [[maybe_unused]] const auto add_beside = [&](const std::string& whose, std::size_t next) {
+    for (const std::uint32_t threads : {1, 2}) {
+      const auto on = fmt::format("{} thread{}", threads, threads == 1 ? "" : "s");
+      add("ten light stages, " + on, threads, whose + ", in order", next++, ">= 0.9");
+      add("ten light stages, " + on, threads, whose + ", parallel", next++, ">= 0.9");
+      add("a map of 20 us, " + on, 4 + threads, whose, next++, ">= 0.9");
+    }
+  };
 #ifdef TROUPE_HAS_TBB
-  std::size_t next = 8;
-  for (const std::uint32_t threads : {1, 2}) {
-    const auto on = fmt::format("{} thread{}", threads, threads == 1 ? "" : "s");
-    add("ten light stages, " + on, threads, "TBB, in order", next++, ">= 0.9");
-    add("ten light stages, " + on, threads, "TBB, parallel", next++, ">= 0.9");
-    add("a map of 20 us, " + on, 4 + threads, "TBB", next++, ">= 0.9");
-  }
+  add_beside("TBB", 8);
+#endif
+#ifdef TROUPE_HAS_TASKFLOW
+  add_beside("Taskflow", first_of_taskflow);
 #endif
   return {};
 }
