@@ -216,7 +216,10 @@ struct processes {
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::deque<tensor>> between;
   std::uint64_t frames = 0;
   std::vector<bool> is_gone = std::vector<bool>(4, false);
-  int losses = 0;
+  int losses = 0, pauses = 0, partitions = 0, zombies = 0;
+  std::uint64_t turn = 0;
+  std::vector<std::uint64_t> stands_until = std::vector<std::uint64_t>(4, 0);
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint64_t> parted_until;  // one way
   std::uint64_t loads = 0;  // states that a lost process had, and another one has now
 
   far_end far(std::uint32_t p, std::uint32_t edge) const {
@@ -234,7 +237,8 @@ struct processes {
     process& here() const { return s.all[p]; }
     bool goes_far(std::uint32_t edge) const { return is_far(*here().graph, edge); }
     void post(std::uint32_t edge, tensor frame) {
-      if (s.is_gone[s.other(p, edge)]) return;
+      // Nor does anybody hear one that is held dead, and does not know it yet.
+      if (s.is_gone[s.other(p, edge)] || s.is_gone[p]) return;
       s.between[{p, s.other(p, edge)}].push_back(std::move(frame));
       ++s.frames;
     }
@@ -314,11 +318,13 @@ struct processes {
       if (process_of[i] == n && !all[0].graph->stages()[i].is_kept) return false;
     return true;
   }
-  // Process n is killed: some of what it has sent still comes.
-  void lose(std::uint32_t n) {
+  // Process n is killed: some of what it has sent still comes. Or it is held dead, since it was not
+  // heard for too long, and goes on until it hears of that.
+  void lose(std::uint32_t n, bool goes_on = false) {
     is_gone[n] = true;
     ++losses;
-    all[n].groups.clear();
+    zombies += goes_on ? 1 : 0;
+    if (!goes_on) all[n].groups.clear();
     for (std::uint32_t other = 0; other < all.size(); ++other) {
       between.erase({other, n});
       const auto way = std::pair(n, other);
@@ -357,9 +363,30 @@ struct processes {
     return text;
   }
   bool is_over() const {
-    return std::ranges::all_of(all, [](const auto& p) {
-      return std::ranges::all_of(p.groups, [](const auto& g) { return g.is_over(); });
+    return std::ranges::all_of(all, [this](const auto& p) {
+      return is_gone[std::size_t(&p - all.data())] ||
+             std::ranges::all_of(p.groups, [](const auto& g) { return g.is_over(); });
     });
+  }
+  // A process stands still for a while; frames of two of them come later; or both are cut off from
+  // each other, either way.
+  void disturb() {
+    const auto n = std::uint32_t(random() % all.size());
+    const auto until = turn + 50 + random() % 400;
+    if (random() % 2 == 0) {
+      stands_until[n] = until;
+      ++pauses;
+      return;
+    }
+    const auto other = std::uint32_t(random() % all.size());
+    if (other == n) return;
+    ++partitions;
+    parted_until[{n, other}] = until;
+    if (random() % 2 == 0) parted_until[{other, n}] = until;
+  }
+  bool is_parted(std::pair<std::uint32_t, std::uint32_t> way) const {
+    const auto at = parted_until.find(way);
+    return at != parted_until.end() && turn < at->second;
   }
   // As far as it comes without the others.
   void run_program() {
@@ -375,17 +402,26 @@ struct processes {
       if (p.groups[i].run(clock, now + 10'000, &w) == flow_group::state::more) idle = 0;
     }
   }
-  void run(bool loses) {
+  void run(bool loses, bool disturbs = false) {
     // Time goes on by more than a deal sleeps at its end.
     const auto clock = [this] { return now += 100; };
     for (int idle = 0; !is_over();) {
       if (idle >= 10'000) BOOST_FAIL("stuck: " << what_waits());
+      ++turn;
+      if (disturbs && random() % 150 == 0) disturb();
       const auto n = std::uint32_t(random() % all.size());
       auto& p = all[n];
       if (p.groups.empty()) continue;
+      if (turn < stands_until[n]) continue;
+      // It hears that it is held dead.
+      if (is_gone[n] && random() % 100 == 0) {
+        p.groups.clear();
+        p.inside.clear();
+        continue;
+      }
       if (loses && random() % 200 == 0)
         if (const auto victim = std::uint32_t(random() % all.size()); can_go(victim)) {
-          lose(victim);
+          lose(victim, disturbs && random() % 2 == 0);
           // Now and then two at once.
           if (const auto next = std::uint32_t(random() % all.size());
               random() % 2 == 0 && can_go(next))
@@ -400,8 +436,9 @@ struct processes {
       if (!between.empty() && random() % 3 == 0) {
         auto at = between.begin();
         std::advance(at, random() % between.size());
-        deliver_between(at->first);
         idle = 0;
+        if (!is_parted(at->first) && turn >= stands_until[at->first.second])
+          deliver_between(at->first);
         continue;
       }
       if (!p.inside.empty() && random() % 2 == 0) {
@@ -430,8 +467,9 @@ struct sums {
   std::uint64_t frames = 0;
   int losses = 0;
   std::uint64_t cuts = 0, loads = 0;
+  int pauses = 0, partitions = 0, zombies = 0;
 };
-sums compare(std::uint64_t seeds, bool loses) {
+sums compare(std::uint64_t seeds, bool loses, bool disturbs = false) {
   sums all;
   const auto* more = std::getenv("TROUPE_SEEDS");
   if (more != nullptr) seeds = std::strtoull(more, nullptr, 10);
@@ -477,7 +515,10 @@ sums compare(std::uint64_t seeds, bool loses) {
       s.add(*part);
     }
     BOOST_TEST_INFO("seed " << seed);
-    s.run(loses);
+    s.run(loses, disturbs);
+    all.pauses += s.pauses;
+    all.partitions += s.partitions;
+    all.zombies += s.zombies;
     all.frames += s.frames;
     all.losses += s.losses;
     all.loads += s.loads;
@@ -514,6 +555,17 @@ BOOST_AUTO_TEST_CASE(what_a_lost_process_had_is_made_again_once_and_in_order) {
   BOOST_CHECK_GT(all.cuts, 1'000U);
   BOOST_CHECK_GT(all.loads, 100U);
   BOOST_TEST_MESSAGE(all.losses << " losses, " << all.cuts << " cuts, " << all.loads << " loads");
+}
+
+BOOST_AUTO_TEST_CASE(pauses_and_partitions_lose_and_double_nothing) {
+  const auto all = compare(200, true, true);
+  BOOST_CHECK_GT(all.items, 40'000U);
+  BOOST_CHECK_GT(all.losses, 200);
+  BOOST_CHECK_GT(all.zombies, 100);
+  BOOST_CHECK_GT(all.pauses, 1'000);
+  BOOST_CHECK_GT(all.partitions, 1'000);
+  BOOST_TEST_MESSAGE(all.losses << " losses, " << all.zombies << " of them held dead alone, "
+                                << all.pauses << " pauses, " << all.partitions << " partitions");
 }
 
 // Numbers through `add`, with the nodes' parts: lost ones are lost when the program can go no
