@@ -53,10 +53,19 @@ graph_stage::graph_stage(session& s, const graph& g, std::string feed, std::stri
 graph_stage::graph_stage(std::shared_ptr<graph_runner> runner, std::string feed, std::string fetch)
     : runner_(std::move(runner)), feed_(std::move(feed)), fetch_(std::move(fetch)) {}
 
+static result<void> is_whole(const std::vector<std::string>& feeds,
+                             const std::vector<tensor>& item) {
+  for (std::size_t i = 0; i < feeds.size(); ++i)
+    if (!item[i])
+      return error(error_code::usage, fmt::format("'{}' of an item is no tensor", feeds[i]));
+  return {};
+}
+
 result<std::vector<tensor>> run_ports(graph_runner& r, const std::vector<std::string>& feeds,
                                       const std::vector<std::string>& fetches,
                                       std::vector<tensor> item) {
   std::vector<graph_runner::feed> fed;
+  if (auto ok = is_whole(feeds, item); !ok) return std::move(ok.error());
   for (std::size_t i = 0; i < item.size(); ++i) fed.emplace_back(feeds[i], std::move(item[i]));
   const std::vector<std::string_view> names(fetches.begin(), fetches.end());
   return r.run(fed, names);
@@ -67,6 +76,8 @@ result<std::vector<std::vector<tensor>>> run_ports(graph_runner& r,
                                                    const std::vector<std::string>& fetches,
                                                    const std::vector<std::vector<tensor>>& batch) {
   std::vector<tensor> fed;
+  for (const auto& item : batch)
+    if (auto ok = is_whole(feeds, item); !ok) return std::move(ok.error());
   for (std::size_t i = 0; i < feeds.size(); ++i) {
     std::vector<tensor> parts;
     for (const auto& item : batch) parts.push_back(item[i]);

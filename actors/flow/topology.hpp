@@ -122,11 +122,12 @@ class topology : public flow_graph {
   result<void> replace(std::string_view stage, F f, std::uint64_t trial = 0) {
     using contract = returned_by<F, T>;
     using made = typename stage_items<F, T>::type;
+    static_assert(!borrows<F> || !contract::is_generator, "with: a generator would keep its unit");
     replacing_function r;
     r.contract = *contract_of<F, T, made>(rate_of_result<F>(contract::is_one).is_known,
                                           makes_at_end_only<F, T>);
     r.is_copyable = std::is_copy_constructible_v<F>;
-    r.sleeps = borrows<F>;
+    r.borrows = lender_of(f);
     r.trial = trial;
     r.items_are_copyable = std::is_copy_constructible_v<T>;
     r.make = stage_maker<function_stage<F, T>>(std::move(f));

@@ -38,6 +38,7 @@ void guest_connection::connect(const address& at, std::int64_t timeout_ns) {
   to_ = at;
   end_ns_ = net_.now_ns() + timeout_ns;
   dials_left_ = dials_max;
+  broke_.reset();
   received_ = 0;
   dial();
 }
@@ -47,7 +48,7 @@ void guest_connection::dial() {
   const auto left_ns = std::max<std::int64_t>(1, end_ns_ - net_.now_ns());
   net_.connect(to_, left_ns, [this, alive = is_alive_](result<std::unique_ptr<channel>> c) {
     if (!*alive || status_ != status::connecting) return;
-    if (!c) return fail(c.error());
+    if (!c) return fail(broke_ ? *broke_ : c.error());
     connection_ = std::move(*c);
     fill_randomly(options_.nonce);
     shake_.emplace(options_, net_.now_ns());
@@ -82,6 +83,7 @@ void guest_connection::on_closed(const error& why, frame_fault fault) {
   if (status_ != status::connecting) return fail(why);
   shake_->on_closed(why, fault);
   if (shake_->why() != refusal::lost || dials_left_ == 0) return advance();
+  if (!broke_) broke_ = why;
   net_.after(redial_ns, [this, alive = is_alive_] {
     if (*alive && status_ == status::connecting) dial();
   });

@@ -68,6 +68,7 @@ class guest_connection final : private channel_handler {
   address to_;
   std::int64_t end_ns_ = 0;
   int dials_left_ = 0;
+  std::optional<error> broke_;  // why the first connection did
   std::shared_ptr<bool> is_alive_ = std::make_shared<bool>(true);
   std::uint64_t received_ = 0;  // the last numbered frame
 };

@@ -71,6 +71,7 @@ class onnx_ports {
 
   // A tensor for each input: one row each, or several along a first dimension, of all.
   result<std::vector<tensor>> run(std::vector<tensor> item) {
+    if (auto ok = is_whole(item); !ok) return std::move(ok.error());
     const auto is_row = looks_like_row(item);
     if (!is_row) return std::move(is_row.error());
     if (!*is_row) return rows(item);
@@ -83,6 +84,8 @@ class onnx_ports {
   // Of each item one row.
   result<std::vector<std::vector<tensor>>> run(const std::vector<std::vector<tensor>>& batch) {
     if (batch.empty()) return std::vector<std::vector<tensor>>();
+    for (const auto& item : batch)
+      if (auto ok = is_whole(item); !ok) return std::move(ok.error());
     // Items that have the batch's dimension: each has a row.
     std::vector<tensor> fed;
     bool has_batch = true;
@@ -138,6 +141,11 @@ class onnx_ports {
     return {code, path_ + ": " + why};
   }
 
+  result<void> is_whole(const std::vector<tensor>& item) const {
+    for (std::size_t i = 0; i < inputs_.size(); ++i)
+      if (!item[i]) return refuse(fmt::format("'{}' of an item is no tensor", inputs_[i].name));
+    return {};
+  }
   result<bool> looks_like_row(const std::vector<tensor>& item) const {
     std::optional<bool> all;
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
@@ -228,11 +236,10 @@ class onnx_ports {
     if (!built) return error(built.error().code(), built.error().message());
     for (const auto& [name, rank] : inputs_) {
       const auto in = std::ranges::find(built->inputs, name, &onnx_value::name);
-      if (in == built->inputs.end())
-        return refuse(inputs_.size() + outputs_.size() == 2
-                          ? fmt::format("'{}' does not depend on '{}'", outputs_[0], name)
-                          : fmt::format("no output depends on '{}'", name));
-      c->feeds.push_back(c->g->node(in->at.node).name);
+      if (in == built->inputs.end() && inputs_.size() == 1)
+        return refuse(fmt::format("'{}' does not depend on '{}'", outputs_[0], name));
+      // Exporters leave inputs that nothing needs: those are not fed.
+      c->feeds.push_back(in == built->inputs.end() ? "" : c->g->node(in->at.node).name);
     }
     for (const auto& name : outputs_) {
       const auto out = std::ranges::find(built->outputs, name, &onnx_value::name);
@@ -294,7 +301,8 @@ class onnx_ports {
   // With `n` rows, which all outputs have.
   result<std::vector<tensor>> once(compiled& c, std::vector<tensor> fed, std::uint64_t n) const {
     std::vector<graph_runner::feed> feeds;
-    for (std::size_t i = 0; i < fed.size(); ++i) feeds.emplace_back(c.feeds[i], std::move(fed[i]));
+    for (std::size_t i = 0; i < fed.size(); ++i)
+      if (!c.feeds[i].empty()) feeds.emplace_back(c.feeds[i], std::move(fed[i]));
     const std::vector<std::string_view> fetches(c.fetches.begin(), c.fetches.end());
     auto out = c.runner->run(feeds, fetches);
     if (!out) return refuse(out.error().message(), out.error().code());

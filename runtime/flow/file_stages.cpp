@@ -361,10 +361,15 @@ result<file_bytes> read_file::operator()(std::string path) const {
 
 file_being_made::file_being_made(std::string path) : path_(std::move(path)) {}
 file_being_made::~file_being_made() {
-  if (fd_ < 0) return;
-  ::close(fd_);
-  // Nothing has come, so nobody misses it.
-  if (!has_bytes_) ::unlink((path_ + ".tmp").c_str());
+  if (fd_ >= 0) ::close(fd_);
+}
+
+result<void> file_being_made::can_be_made() const {
+  auto folder = fs::path(path_).parent_path();
+  if (folder.empty()) folder = ".";
+  if (::access(folder.c_str(), W_OK | X_OK) == 0 && !fs::is_directory(path_)) return {};
+  const auto* why = fs::is_directory(path_) ? "it is a folder" : std::strerror(errno);
+  return error(error_code::failed, fmt::format("{}.tmp: cannot be written: {}", path_, why));
 }
 
 result<void> file_being_made::open() {
@@ -390,7 +395,6 @@ result<void> file_being_made::flush() {
       return *failed_;
     }
     at += static_cast<std::size_t>(n);
-    has_bytes_ = true;
   }
   buffer_.clear();
   return {};
@@ -466,7 +470,7 @@ void write_npy(const flow<tensor>& in, const std::string& path, const stage_opti
     std::shared_ptr<file_being_made> file;
     std::optional<tensor_spec> spec;
     std::uint64_t rows = 0;
-    result<void> open() { return file->open(); }
+    result<void> open() { return file->can_be_made(); }
     result<void> operator()(const tensor& t) {
       if (!spec) {
         const auto head = npy_head(t.spec(), 0);
@@ -501,12 +505,14 @@ void write_files(const flow<file_bytes>& in, const std::string& folder, const st
   struct one_by_one {
     std::string folder;
     result<void> open() const {
-      std::error_code why;
-      if (!fs::is_directory(folder, why))
-        return error(error_code::not_found, folder + ": there is no such folder");
-      if (::access(folder.c_str(), W_OK | X_OK) == 0) return {};
-      return error(error_code::denied,
-                   fmt::format("{}: cannot be written: {}", folder, std::strerror(errno)));
+      const auto* path = folder.empty() ? "." : folder.c_str();
+      if (::access(path, W_OK | X_OK) == 0) {
+        if (fs::is_directory(path)) return {};
+        errno = ENOTDIR;
+      }
+      return error(
+          errno == ENOENT ? error_code::not_found : error_code::denied,
+          fmt::format("{}: no files can be written there: {}", path, std::strerror(errno)));
     }
     result<void> operator()(const file_bytes& f) const {
       const auto name = fs::path(f.path).filename().string();

@@ -1,10 +1,11 @@
 #pragma once
 // Pipelines from files and into files.
 //
-//   auto paths = files(t, "incoming/*.png");               // what is there now; watch(): also
-//   later auto lines = read_lines(t, "logs/*.log.gz");           // plain, gzip or zstd auto rows
-//   = read_csv(t, "table.csv", {.has_header = true}); write_csv(results, "results.csv"); // whole
-//   or not at all
+//   auto paths = files(t, "incoming/*.png");      // what is there now
+//   auto later = watch(t, "incoming/*.png");      // and what appears later
+//   auto lines = read_lines(t, "logs/*.log.gz");  // plain, gzip or zstd
+//   auto rows = read_csv(t, "table.csv", {.has_header = true});
+//   write_csv(results, "results.csv");            // whole or not at all
 //
 // A pattern is a path whose last part may have '*' and '?'; files come in the order of their names.
 // Links inside the folder are followed, those that lead out of it are refused (file_options).
@@ -106,18 +107,19 @@ class file_being_made {
  public:
   explicit file_being_made(std::string path);
   ~file_being_made();
-  // Makes it, as PATH.tmp. The first failure is kept, and told by each call.
-  result<void> open();
+  // Before anything is there to write: whether its folder may be written.
+  result<void> can_be_made() const;
+  // It becomes PATH.tmp with the first bytes. The first failure is kept, and told by each call.
   result<void> write(std::string_view text);
   result<void> write_at_start(std::string_view text);
   result<void> finish();
   const std::string& path() const noexcept { return path_; }
 
  private:
+  result<void> open();
   result<void> flush();
   std::string path_, buffer_;
   int fd_ = -1;
-  bool has_bytes_ = false;
   std::optional<error> failed_;
 };
 
@@ -202,7 +204,7 @@ void write_csv(const flow<T>& in, const std::string& path, const stage_options& 
   struct csv_writer {
     std::shared_ptr<file_being_made> file;
     bool has_begun = false;
-    result<void> open() { return file->open(); }
+    result<void> open() { return file->can_be_made(); }
     result<void> begin() {
       if (std::exchange(has_begun, true)) return {};
       if constexpr (has_fields<T>)
@@ -231,7 +233,7 @@ void write_json_lines(const flow<T>& in, const std::string& path, const stage_op
                       source_location where = source_location::current()) {
   struct json_writer {
     std::shared_ptr<file_being_made> file;
-    result<void> open() { return file->open(); }
+    result<void> open() { return file->can_be_made(); }
     result<void> operator()(const T& value) { return file->write(json_value(value) + "\n"); }
     result<void> finish() { return file->finish(); }
   };

@@ -410,6 +410,7 @@ std::pair<flow<T>, flow<T>> split(const flow<T>& in, F is_first, const stage_opt
                                   source_location where = source_location::current()) {
   constexpr bool fits = std::is_invocable_r_v<bool, F&, const T&>;
   static_assert(fits, "split: the function does not take an item of this flow and return bool");
+  static_assert(!borrows<F>, "split: its function borrows nothing; map() before it may");
   class split_stage final : public stage {
    public:
     explicit split_stage(F f) : f_(std::move(f)) {}
@@ -676,6 +677,7 @@ flow<std::pair<A, B>> join_by(const flow<A>& a, const flow<B>& b, KA key_a, KB k
                               source_location where = source_location::current()) {
   constexpr bool fits = std::is_invocable_v<KA&, const A&> && std::is_invocable_v<KB&, const B&>;
   static_assert(fits, "join_by: a key's function does not take the items of its flow");
+  static_assert(!borrows<KA> && !borrows<KB>, "join_by: a key's function borrows nothing");
   using key_type = std::remove_cvref_t<std::invoke_result_t<KA&, const A&>>;
   class join_stage final : public stage {
    public:

@@ -80,11 +80,13 @@ bool stage_output::wants_more(std::uint32_t port) const {
 std::int64_t stage_output::load_of(std::uint32_t port) const noexcept {
   const auto n = static_cast<std::int64_t>(outstanding(port));
   const auto& edges = slot_.out[port];
-  const bool is_here = std::ranges::any_of(edges, [](const auto* e) { return e->to != nullptr; });
-  if (is_here || slot_.called == nullptr) return 2 * n;
-  const auto each = slot_.called->mean_ns;
-  const auto ahead = each == 0 ? 0 : std::clamp(std::llround(ahead_ns / each), 1LL, ahead_max);
-  return 2 * (n - ahead) + 1;
+  for (const auto* e : edges) {
+    if (e->to == nullptr) continue;
+    if (e->to->mean_ns > 0) slot_.called_ns = e->to->mean_ns;
+    return 2 * n;
+  }
+  if (slot_.called_ns == 0) return 2 * n;
+  return 2 * (n - std::clamp(std::llround(ahead_ns / slot_.called_ns), 1LL, ahead_max)) + 1;
 }
 std::uint32_t stage_output::ports() const noexcept {
   return static_cast<std::uint32_t>(slot_.out.size());
@@ -140,9 +142,20 @@ void flow_group::set_full(flow_edge& e) {
   }
   e.is_full = true;
   auto& s = *e.from;
-  if (s.full_outputs++ > 0) return;
+  // One that looks itself has other outputs.
+  if (s.full_outputs++ == 0 && !s.info->looks_for_room) blocked(s);
+}
+
+void flow_group::blocked(flow_slot& s) {
+  if (s.counters->is_blocked.load(std::memory_order_relaxed)) return;
   s.counters->is_blocked.store(true, std::memory_order_relaxed);
   if (now_ != nullptr) s.blocked_since_ns = (*now_)();
+}
+void flow_group::goes_on(flow_slot& s) {
+  s.counters->is_blocked.store(false, std::memory_order_relaxed);
+  if (now_ != nullptr && s.blocked_since_ns != 0)
+    count(s.counters->blocked_ns, static_cast<std::uint64_t>((*now_)() - s.blocked_since_ns));
+  s.blocked_since_ns = 0;
 }
 
 void flow_group::room(std::uint32_t edge) {
@@ -158,11 +171,7 @@ void flow_group::room(std::uint32_t edge) {
   e->is_full = false;
   auto& s = *e->from;
   mark(s);
-  if (--s.full_outputs > 0) return;
-  s.counters->is_blocked.store(false, std::memory_order_relaxed);
-  if (now_ != nullptr && s.blocked_since_ns != 0)
-    count(s.counters->blocked_ns, static_cast<std::uint64_t>((*now_)() - s.blocked_since_ns));
-  s.blocked_since_ns = 0;
+  if (--s.full_outputs == 0 && !s.info->looks_for_room) goes_on(s);
 }
 
 flow_item flow_group::pop(flow_edge& e) {
@@ -705,7 +714,10 @@ bool flow_group::fire_once(flow_slot& s) {
   const auto any = std::ranges::any_of(s.in, [](const auto* e) { return !e->queue.empty(); });
   if (any || s.in.size() > 1) {
     const auto port = s.what->choose(stage_output(*this, s));
+    if (port == no_port && any && s.info->looks_for_room) blocked(s);
     if (port != no_port && !s.in[port]->queue.empty()) {
+      if (s.info->looks_for_room && s.counters->is_blocked.load(std::memory_order_relaxed))
+        goes_on(s);
       auto it = pop(*s.in[port]);
       take(s, *s.in[port], std::move(it.value), std::move(it.origin), it.bytes);
       return true;

@@ -111,9 +111,9 @@ struct flow_slot {
   const flow_stage_info* info = nullptr;
   std::vector<flow_edge*> in;
   std::vector<std::vector<flow_edge*>> out;
-  const flow_slot* called = nullptr;  // one of those behind it that are here
-  std::uint32_t inputs_ended = 0;     // that the stage was told of
-  std::uint32_t outputs_open = 0;     // edges
+  double called_ns = 0;  // of a deal: what a call of a replica here takes; 0: none was called yet
+  std::uint32_t inputs_ended = 0;  // that the stage was told of
+  std::uint32_t outputs_open = 0;  // edges
   std::uint64_t failures = 0;
   std::uint64_t made = 0;                         // by a source
   std::uint32_t until_noted = 1, note_every = 1;  // items of a source whose birth is noted
@@ -196,6 +196,8 @@ class flow_group {
   std::vector<flow_item> made_again(flow_edge& in, flow_edge& out);
   void deal_again(flow_edge& before, std::vector<flow_item>&& again);
   void count_full();
+  void blocked(flow_slot& s);
+  void goes_on(flow_slot& s);
   // `Origin`: item_origin&& of the last item that comes of one, else const item_origin&.
   template <class Origin>
   void put(flow_slot& s, std::uint32_t port, any_value&& value, Origin&& origin);

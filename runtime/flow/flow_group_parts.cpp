@@ -106,7 +106,7 @@ void flow_group::wire_slots() {
     for (const auto e : s->info->in) s->in.push_back(edges_[e].get());
     for (std::uint32_t p = 0; p < s->info->outputs; ++p)
       for (const auto e : s->info->out[p]) s->out[p].push_back(edges_[e].get());
-    s->called = nullptr;
+    s->called_ns = 0;
     s->only = !s->out.empty() && s->out[0].size() == 1 ? s->out[0][0] : nullptr;
     s->is_source = s->info->is_source;
     sources_ += s->is_source ? 1 : 0;
@@ -129,7 +129,6 @@ void flow_group::wire_slots() {
     e->to_port = e->info->to_port;
     e->is_plain = e->to != nullptr && (e->to->in.size() == 1 || e->to->info->takes_any) &&
                   !e->to->info->looks_for_room && e->info->loop == no_port;
-    if (e->from != nullptr && e->to != nullptr) e->from->called = e->to;
     if (e->from != nullptr && e->to == nullptr) outgoing_.push_back(e->id);
   }
   count_full();

@@ -100,6 +100,9 @@ class resource {
           all.emplace_back(std::move(*one));
         } catch (const std::exception& e) {
           return failed(error_code::failed, fmt::format("unit {}: {}", i, e.what()));
+        } catch (...) {
+          return failed(error_code::failed,
+                        fmt::format("unit {}: it threw something that is no exception", i));
         }
       return {};
     }
@@ -134,6 +137,7 @@ struct borrowing : F {
 // `f`: a function of items that takes a unit behind them, as T&.
 template <class T, class F>
 auto with(const resource<T>& r, F f) {
+  static_assert(!borrows<F>, "with: a function borrows from one resource");
   if constexpr (std::is_class_v<F> && !std::is_final_v<F>) {
     return borrowing<F, T>(std::move(f), r);
   } else {

@@ -104,9 +104,10 @@ result<topology_wishes::replacements> replacements_for(const flow_graph& g, std:
     if (s.is_elsewhere) return refuse("it runs on nodes, which have its function from a library");
     if (const auto differs = what_differs(*s.contract, f.contract); !differs.empty())
       return refuse("the new function " + differs);
-    if (f.sleeps && !s.may_block)
-      return refuse(
-          "the new function waits for a resource, and the stage has no thread of its own (.blocks)");
+    if (f.borrows != nullptr && f.borrows != s.borrows)
+      return refuse(fmt::format("the new function borrows {}, and the one before {}",
+                                f.borrows->name(),
+                                s.borrows == nullptr ? "nothing" : "from another resource"));
     const bool is_copied = s.replicas > 1 || s.control != nullptr || s.stands_by > 0 ||
                            s.on_error.what == error_policy::kind::restart;
     if (!f.is_copyable && is_copied)

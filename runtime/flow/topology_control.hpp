@@ -50,7 +50,7 @@ struct replacing_function {
   function_contract contract;
   std::function<std::unique_ptr<stage>()> make;
   bool is_copyable = true;
-  bool sleeps = false;  // it waits for a resource
+  std::shared_ptr<const lender> borrows{};
   std::uint64_t trial = 0;
   bool items_are_copyable = true;
 };

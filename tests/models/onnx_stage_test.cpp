@@ -281,6 +281,20 @@ BOOST_AUTO_TEST_CASE(several_inputs_and_outputs_are_the_fields_of_structs) {
   }
 }
 
+// As exporters leave them: they are fed, and nothing is done with it.
+BOOST_AUTO_TEST_CASE(an_input_that_nothing_needs_may_be_there) {
+  const folder f;
+  auto w = of_two(1);
+  w.input("c", {dtype::f32, {1, 2}});
+  model_of<three, sum_only> m(f.write(w));
+  const auto ok = m.open();
+  BOOST_REQUIRE_MESSAGE(ok, (ok ? "" : ok.error().text()));
+  const auto one = tensor::of({1, 2}, {2});
+  const auto y = m(three{one, one, one});
+  BOOST_REQUIRE_MESSAGE(y, (y ? "" : y.error().text()));
+  BOOST_CHECK((values(y->sum) == std::vector<float>{2, 4}));
+}
+
 BOOST_AUTO_TEST_CASE(what_does_not_fit_a_model_of_structs_is_told) {
   const folder f;
   const auto says = [](const std::string& text, const std::string& part) {
@@ -302,6 +316,8 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_a_model_of_structs_is_told) {
   says(m(odd).error().text(), "'a' has 3 rows, and 'b.1' has 2");
   says(m(std::vector{numbered(1), odd}).error().text(), "'a': a batch of different tensors");
   BOOST_CHECK(m(numbered(1)));  // and it goes on
+  says(m(pair_of_rows{"1", numbered(1).a, {}}).error().text(), "'b.1' of an item is no tensor");
+  says(m(std::vector{numbered(1), pair_of_rows{}}).error().text(), "'a' of an item is no tensor");
   // The batch's dimension in all of them.
   odd.a = odd.b;
   const auto stacked = m(odd);

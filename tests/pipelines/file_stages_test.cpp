@@ -177,7 +177,7 @@ BOOST_AUTO_TEST_CASE(an_end_that_cannot_be_written_is_told_before_anything_is_re
   has(said([&](auto f) {
         write_files(map(f, [](int) { return file_bytes{"a", {}}; }), folder.file("none"));
       }),
-      "none: there is no such folder");
+      "none: no files can be written there: No such file");
   BOOST_TEST(fs::is_empty(folder.path()));  // nor does the one that could be written stay
 }
 

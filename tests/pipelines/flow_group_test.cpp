@@ -9,8 +9,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <deque>
+#include <functional>
 #include <map>
 #include <random>
+#include <string_view>
+#include <vector>
 
 using namespace troupe;
 
@@ -246,44 +249,84 @@ BOOST_AUTO_TEST_CASE(cut_anywhere_at_any_time_it_makes_the_same) {
   BOOST_CHECK_GT(items, 100'000U);
 }
 
-// A replica in the deal's own thread is called, and the deal with it: whoever is in another thread
-// has to live on what it has meanwhile.
-BOOST_AUTO_TEST_CASE(a_replica_in_another_thread_has_work_ahead) {
-  for (const std::int64_t call_ns : {20'000, 1'000'000}) {
-    flow_graph g;
-    std::int64_t now = 0;
-    const auto made = map(source(g, random_topology::numbers{100'000}),
-                          [&now, call_ns](std::int64_t x) { return now += call_ns, x; },
-                          {.replicas = 2, .order = any});
-    const auto all = collect(made);
-    BOOST_REQUIRE(g.check());
-    simulated two;
-    two.group_of.assign(g.stages().size(), 0);
-    const auto other = std::uint32_t(
-        std::ranges::find_if(g.stages(), [](const auto& s) { return s.replica == 1; }) -
-        g.stages().begin());
-    two.group_of[other] = 1;
-    two.groups = troupe::flow_group::cut(
+// Two groups of one topology, of which `elsewhere` says what the second one has.
+struct two_groups : simulated {
+  explicit two_groups(flow_graph& g, const std::vector<std::string_view>& elsewhere) {
+    for (const auto& s : g.stages())
+      group_of.push_back(std::ranges::find(elsewhere, s.name) != elsewhere.end() ? 1 : 0);
+    groups = troupe::flow_group::cut(
         troupe::flow_group(std::shared_ptr<const flow_graph>(std::shared_ptr<const void>(), &g)),
-        two.group_of);
-    const auto clock = [&] { return now; };
-    const auto run = [&](std::uint32_t i) {
-      simulated::wire w(two, i);
-      return two.groups[i].run(clock, now + 1, &w);
-    };
-    // Nobody takes from it: it gets as many as 100 us of calls are, and no more.
-    for (int turn = 0; turn < 20; ++turn) run(0);
-    while (!two.under_way.empty()) two.deliver_one(two.under_way.begin()->first);
-    const auto& meter = *two.groups[1].meter(g.stages()[other].in[0]);
-    const auto ahead = call_ns == 20'000 ? 5U : 1U;
-    BOOST_TEST(meter.put_items == ahead);
-    // Whoever has taken them gets as many again.
-    while (run(1) == troupe::flow_group::state::more) {
-    }
-    BOOST_TEST(meter.taken_items == ahead);
-    run(0);
-    BOOST_TEST(meter.put_items == 2 * ahead);
+        group_of);
   }
+  auto go(std::uint32_t i) {
+    wire w(*this, i);
+    const std::function<std::int64_t()> clock = [this] { return now; };
+    return groups[i].run(clock, now + 1, &w);
+  }
+  void deliver_all() {
+    while (!under_way.empty()) deliver_one(under_way.begin()->first);
+  }
+  static std::uint32_t at(const flow_graph& g, std::string_view name) {
+    return std::uint32_t(std::ranges::find(g.stages(), name, &flow_stage_info::name) -
+                         g.stages().begin());
+  }
+};
+
+// A replica in the deal's own thread is called, and the deal with it: whoever is in another thread
+// has to live on what it has meanwhile. Others in the deal's thread may have nothing to do.
+BOOST_AUTO_TEST_CASE(a_replica_in_another_thread_has_work_ahead) {
+  for (const auto replicas : {replica_count(2), between(2, 3)})
+    for (const std::int64_t call_ns : {20'000, 1'000'000}) {
+      flow_graph g;
+      std::int64_t* now = nullptr;
+      const auto made = map(source(g, random_topology::numbers{100'000}),
+                            [&now, call_ns](std::int64_t x) { return *now += call_ns, x; },
+                            {.name = "works", .replicas = replicas, .order = any});
+      const auto all = collect(made);
+      BOOST_REQUIRE(g.check());
+      two_groups two(g, {"works/1"});
+      now = &two.now;
+      // Nobody takes from it: it gets as many as 100 us of calls are, and no more.
+      for (int turn = 0; turn < 20; ++turn) two.go(0);
+      two.deliver_all();
+      const auto other = two.at(g, "works/1");
+      const auto& meter = *two.groups[1].meter(g.stages()[other].in[0]);
+      const auto ahead = call_ns == 20'000 ? 5U : 1U;
+      BOOST_TEST(meter.put_items == ahead);
+      // Whoever has taken them gets as many again.
+      while (two.go(1) == troupe::flow_group::state::more) {
+      }
+      BOOST_TEST(meter.taken_items == ahead);
+      two.go(0);
+      BOOST_TEST(meter.put_items == 2 * ahead);
+    }
+}
+
+// Behind it nothing goes on: its replicas have one item each, and what is left waits before it.
+BOOST_AUTO_TEST_CASE(a_deal_whose_replicas_take_nothing_is_blocked) {
+  flow_graph g;
+  auto made = map(source(g, random_topology::numbers{100'000}), [](std::int64_t x) { return x; },
+                  {.name = "works", .replicas = 2});
+  for_each(made, [](std::int64_t) {}, {.name = "ends"});
+  BOOST_REQUIRE(g.check());
+  two_groups two(g, {"ends"});
+  two.now = 1000;
+  while (two.go(0) == troupe::flow_group::state::more) {
+  }
+  const auto& deal = two.groups[0].counters(two.at(g, "works/deal"));
+  BOOST_TEST(deal.is_blocked.load());
+  BOOST_TEST(two.groups[0].counters(two.at(g, "source")).is_blocked.load());
+  BOOST_TEST(two.groups[0].counters(two.at(g, "works/0")).is_blocked.load());
+  // And goes on with it.
+  two.deliver_all();
+  while (two.go(1) == troupe::flow_group::state::more) {
+  }
+  two.deliver_all();
+  two.now += 5000;
+  const auto taken = deal.items_in.load();
+  two.go(0);
+  BOOST_TEST(deal.items_in.load() > taken);
+  BOOST_TEST(deal.blocked_ns.load() > 0U);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -186,6 +186,47 @@ BOOST_AUTO_TEST_CASE(a_unit_that_cannot_be_made_is_told_before_anything_runs) {
   BOOST_TEST(made == 4);
 }
 
+BOOST_AUTO_TEST_CASE(a_make_that_throws_anything_is_told_each_time) {
+  troupe::resource<connection> db(1, [](std::uint32_t) -> connection { throw 7; }, "db");
+  for (int i = 0; i < 2; ++i) {
+    const auto ok = db.open();
+    BOOST_TEST_REQUIRE(!ok);
+    BOOST_TEST(ok.error().text() == "resource db: unit 0: it threw something that is no exception");
+  }
+}
+
+// With the resource that the stage has: others wait where nobody looks.
+BOOST_AUTO_TEST_CASE(a_function_that_borrows_is_replaced_by_one_that_borrows_the_same) {
+  troupe::resource<connection> db(1, &connect, "db"), other(1, &connect, "other");
+  topology t({.threads = 1, .is_quiet = true});
+  std::atomic<bool> is_in{false}, may_go{false};
+  const auto made = collect(map(from(t, {1, 2, 3}),
+                                with(db,
+                                     [&](int x, connection&) {
+                                       is_in = true;
+                                       while (!may_go) std::this_thread::yield();
+                                       return x;
+                                     }),
+                                {.name = "asks"}));
+  std::string same, another;
+  std::jthread asks([&] {
+    while (!is_in) std::this_thread::yield();
+    const auto wrong = t.replace<int>("asks", with(other, &negated));
+    another = wrong ? "" : wrong.error().text();
+    may_go = true;
+    const auto right = t.replace<int>("asks", with(db, &negated));
+    same = right ? "" : right.error().text();
+  });
+  const auto done = t.run_to_end();
+  asks.join();
+  BOOST_TEST_REQUIRE(bool(done), (done ? "" : done.error().text()));
+  BOOST_TEST(another ==
+             "asks: the new function borrows other, and the one before from another resource");
+  // It may have come when all was over.
+  BOOST_TEST((same.empty() || same.find("over") != std::string::npos), same);
+  BOOST_TEST(made->size() == 3U);
+}
+
 BOOST_AUTO_TEST_CASE(what_throws_gives_its_unit_back) {
   troupe::resource<connection> db(1, &connect);
   flow_graph g;
