@@ -58,8 +58,8 @@ class terminal(unittest.TestCase):
         return seen
 
     def test_q_leaves_and_the_page_is_redrawn_until_then(self):
+        self.assertNotEqual(self.mode[3] & termios.ECHO, 0)
         process = self.start()
-        self.assertNotEqual(termios.tcgetattr(self.slave)[3] & termios.ECHO, 0)
         self.read_until(ENTER)
         self.read_until(b"troupe: ")
         self.assertEqual(termios.tcgetattr(self.slave)[3] & termios.ECHO, 0)

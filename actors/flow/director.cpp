@@ -206,6 +206,7 @@ struct director_state {
   double running_ns(std::uint32_t stage, std::int64_t at) const {
     const auto& pulse = *setup.view->pulses[places[stage]];
     if (setup.graph->stages()[stage].is_elsewhere ||
+        setup.view->stages[stage]->is_borrowing.load(std::memory_order_relaxed) ||
         pulse.running.load(std::memory_order_relaxed) != stage)
       return 0;
     const auto now_ticks = static_cast<std::uint32_t>(at / coarse_tick_ns);
@@ -266,7 +267,8 @@ struct director_state {
     const auto took = double(at - std::exchange(looked_ns, at));
     std::vector<double> loads;
     for (std::size_t i = 0; i < busy_before.size(); ++i) {
-      const auto busy = setup.view->stages[i]->busy_ns();
+      const auto busy =
+          setup.view->stages[i]->busy_ns() + running_ns(static_cast<std::uint32_t>(i), at);
       const auto load =
           std::max(0.0, busy - std::exchange(busy_before[i], busy)) / std::max(1.0, took);
       loads.push_back(setup.graph->stages()[i].is_elsewhere ? 0 : load);

@@ -9,6 +9,9 @@ namespace troupe {
 
 result<tensor> stack(const std::vector<tensor>& parts) {
   if (parts.empty()) return error(error_code::usage, "a batch of no tensors");
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    if (!parts[i])
+      return error(error_code::usage, fmt::format("number {} of a batch is no tensor", i));
   const auto& spec = parts.front().spec();
   std::vector<dim> dims{{static_cast<std::int64_t>(parts.size()), 0}};
   for (std::size_t i = 0; i < spec.shape.rank(); ++i) dims.push_back(spec.shape[i]);

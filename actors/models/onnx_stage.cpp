@@ -8,7 +8,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -52,6 +54,7 @@ tensor_spec row_of(const tensor_spec& all) {
 
 constexpr std::uint64_t batch_limit = 1U << 16;
 constexpr std::size_t shapes_max = 16;  // that stay compiled
+constexpr int fillings_checked = 2;     // of a model, before it is believed
 
 std::string names_of(const std::vector<onnx_port>& ports) {
   std::string text;
@@ -328,6 +331,8 @@ class onnx_ports {
     const auto held = *found;
     auto& c = *held;
     if (n == c.rows || (n < c.rows && !c.is_fixed)) return once(c, all, n);
+    // A model whose rows see each other is run with those that there are, and no others.
+    if (c.is_fixed && rows_mix_ && n <= options_.batch_max) return exactly(all, row, n);
     // So many at a time; the last ones are filled up where the number is fixed.
     std::vector<tensor> made(outputs_.size());
     for (std::uint64_t at = 0; at < n; at += c.rows) {
@@ -343,15 +348,79 @@ class onnx_ports {
       }
       auto out = once(c, std::move(parts), fed);
       if (!out) return out;
+      if (fed > some && fillings_ < fillings_checked) {
+        ++fillings_;
+        const auto right = check_filling(all, row, at, some, *out);
+        if (!right) return right;
+        out = right;
+      }
       for (std::size_t i = 0; i < made.size(); ++i) {
         const auto& y = std::as_const((*out)[i]);
-        const auto out_bytes = y.size_bytes() / fed;
+        const auto out_bytes = y.size_bytes() / static_cast<std::uint64_t>(y.shape().size(0));
         if (!made[i])
           made[i] = tensor::make(with_rows(row_of(y.spec()), dim{static_cast<std::int64_t>(n), 0}));
         std::memcpy(made[i].bytes().data() + at * out_bytes, y.bytes().data(), some * out_bytes);
       }
     }
     return made;
+  }
+
+  // Rows `at` to `at + some` alone.
+  static std::vector<tensor> rows_from(const std::vector<tensor>& all, std::uint64_t at,
+                                       std::uint64_t some) {
+    std::vector<tensor> parts;
+    for (const auto& x : all) {
+      const auto bytes = x.size_bytes() / static_cast<std::uint64_t>(x.shape().size(0));
+      auto part =
+          tensor::make(with_rows(row_of(x.spec()), dim{static_cast<std::int64_t>(some), 0}));
+      std::memcpy(part.bytes().data(), x.bytes().data() + at * bytes, some * bytes);
+      parts.push_back(std::move(part));
+    }
+    return parts;
+  }
+  // Compiled for so many rows, and no others.
+  result<std::vector<tensor>> exactly(const std::vector<tensor>& all, const specs& row,
+                                      std::uint64_t n) {
+    std::shared_ptr<compiled> c;
+    {
+      const std::lock_guard lock(mutex_);
+      auto& known = compiled_[key_of(row, n)];
+      if (known == nullptr) {
+        auto made = compile(row, dim{static_cast<std::int64_t>(n), 0});
+        if (!made) return std::move(made.error());
+        known = std::shared_ptr<compiled>(std::move(*made));
+      }
+      known->used = ++uses_;
+      c = known;
+      keep_few();
+    }
+    return once(*c, all, n);
+  }
+  // What came of `some` rows and others that fill them up, or, where that is not what comes of
+  // them alone, that. Where the file does not let them be alone, it stays.
+  result<std::vector<tensor>> check_filling(const std::vector<tensor>& all, const specs& row,
+                                            std::uint64_t at, std::uint64_t some,
+                                            const std::vector<tensor>& filled) {
+    auto alone = exactly(rows_from(all, at, some), row, some);
+    if (!alone) return filled;
+    for (std::size_t i = 0; i < filled.size(); ++i)
+      if (!are_close((*alone)[i], filled[i])) {
+        rows_mix_ = true;
+        return alone;
+      }
+    return filled;
+  }
+  // The first rows of `b`, but for how sums are rounded.
+  static bool are_close(const tensor& a, const tensor& b) {
+    const auto bytes = a.size_bytes();
+    if (bytes > b.size_bytes() || a.type() != b.type()) return false;
+    if (a.type() != dtype::f32) return std::memcmp(a.bytes().data(), b.bytes().data(), bytes) == 0;
+    const auto *x = a.data<float>(), *y = b.data<float>();
+    for (std::int64_t i = 0; i < a.elements(); ++i)
+      if (x[i] != y[i] && !(std::abs(x[i] - y[i]) <= 1e-3F * std::max(std::abs(x[i]), 1e-3F)) &&
+          !(std::isnan(x[i]) && std::isnan(y[i])))
+        return false;
+    return true;
   }
 
   session& session_;
@@ -364,6 +433,8 @@ class onnx_ports {
   std::mutex mutex_;
   std::map<std::string, std::shared_ptr<compiled>> compiled_;  // by the specs of a row, and rows
   std::uint64_t uses_ = 0;
+  std::atomic<int> fillings_{0};       // that were checked
+  std::atomic<bool> rows_mix_{false};  // what comes of a row depends on the others
 };
 
 result<std::shared_ptr<onnx_ports>> onnx_ports::get(const std::string& path, const model_options& o,

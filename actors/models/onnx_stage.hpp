@@ -8,7 +8,10 @@
 // dimensions as the input, whose first one counts rows; an item of a batch is one row. What comes
 // out has the same form. A batch has the rows that it has: the model is compiled for up to
 // `batch_max` of them, for each shape of a row. A file that says how many rows there are, or whose
-// ops need the number, is run with so many, or a power of two, at a time.
+// ops need the number, is run with so many, or a power of two, at a time, and rows of zeros fill it
+// up. Whether that changes what comes of the others, as with a mean over the batch, is looked at
+// the first times: such a model is run with exactly those that there are, if its file allows that;
+// one that fixes their number needs batches of so many.
 //
 // A model of several inputs or outputs takes and makes structs of tensors, whose fields are called
 // as those are (actors/flow/tensor_fields.hpp):

@@ -365,18 +365,23 @@ file_being_made::~file_being_made() {
 }
 
 result<void> file_being_made::can_be_made() const {
-  auto folder = fs::path(path_).parent_path();
-  if (folder.empty()) folder = ".";
-  if (::access(folder.c_str(), W_OK | X_OK) == 0 && !fs::is_directory(path_)) return {};
-  const auto* why = fs::is_directory(path_) ? "it is a folder" : std::strerror(errno);
-  return error(error_code::failed, fmt::format("{}.tmp: cannot be written: {}", path_, why));
+  const fs::path path(path_);
+  const auto folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  const auto refuse = [this](const std::string& why) {
+    return error(error_code::failed, fmt::format("{}.tmp: cannot be written: {}", path_, why));
+  };
+  if (!path.has_filename()) return refuse("this is no name of a file");
+  if (::access(folder.c_str(), W_OK | X_OK) != 0) return refuse(std::strerror(errno));
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) return refuse("there is a folder of that name");
+  return {};
 }
 
 result<void> file_being_made::open() {
   if (failed_) return *failed_;
   if (fd_ >= 0) return {};
   const auto temporary = path_ + ".tmp";
-  fd_ = ::open(temporary.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0666);
+  fd_ = ::open(temporary.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC | O_NOFOLLOW, 0666);
   if (fd_ < 0)
     failed_.emplace(error_code::failed,
                     fmt::format("{}: cannot be written: {}", temporary, std::strerror(errno)));
@@ -472,6 +477,7 @@ void write_npy(const flow<tensor>& in, const std::string& path, const stage_opti
     std::uint64_t rows = 0;
     result<void> open() { return file->can_be_made(); }
     result<void> operator()(const tensor& t) {
+      if (!t) return error(error_code::failed, file->path() + ": an item is no tensor");
       if (!spec) {
         const auto head = npy_head(t.spec(), 0);
         if (head.empty())
@@ -507,7 +513,8 @@ void write_files(const flow<file_bytes>& in, const std::string& folder, const st
     result<void> open() const {
       const auto* path = folder.empty() ? "." : folder.c_str();
       if (::access(path, W_OK | X_OK) == 0) {
-        if (fs::is_directory(path)) return {};
+        std::error_code ignored;
+        if (fs::is_directory(path, ignored)) return {};
         errno = ENOTDIR;
       }
       return error(

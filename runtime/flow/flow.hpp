@@ -118,6 +118,14 @@ std::shared_ptr<const function_contract> contract_of(bool makes_one, bool makes_
   return std::make_shared<function_contract>(
       function_contract{&typeid(T), &typeid(U), makes_one, makes_at_end, std::move(state)});
 }
+// What a stage is called by that the user gives no name.
+template <class F>
+const std::type_info* name_of_function() {
+  if constexpr (borrows<F>)
+    return &typeid(typename F::named_by);
+  else
+    return &typeid(F);
+}
 // A function that borrows waits for what it borrows.
 template <class F, class... In>
 stage_options with_its_thread(stage_options o) {
@@ -238,7 +246,7 @@ auto map(const flow<T>& in, F f, const stage_options& o = {},
           in.graph(),
           add_function(
               in.graph(), in.stage(), in.port(),
-              {"map", &typeid(F), stage_maker<function_stage<F, T>>(std::move(f)), 1,
+              {"map", name_of_function<F>(), stage_maker<function_stage<F, T>>(std::move(f)), 1,
                rate_of_result<F>(contract::is_one), has_finish<F>, std::is_copy_constructible_v<F>,
                std::move(travels), makes_at_end_only<F, T>,
                contract_of<F, T, U>(rate_of_result<F>(contract::is_one).is_known,
@@ -289,7 +297,7 @@ flow<T> filter(const flow<T>& in, F is_wanted, const stage_options& o = {},
     return flow<T>(in.graph(),
                    add_function(in.graph(), in.stage(), in.port(),
                                 {"filter",
-                                 &typeid(F),
+                                 name_of_function<F>(),
                                  stage_maker<function_stage<filtering<F, T>, T>>(std::move(f)),
                                  1,
                                  unknown_rate,
@@ -314,11 +322,12 @@ void for_each(const flow<T>& in, F f, const stage_options& o = {},
   if constexpr (fits) {
     auto travels = travels_for<T, void>(o, f);
     auto lends = lender_of(f);
-    add_function(in.graph(), in.stage(), in.port(),
-                 {"for_each", &typeid(F), stage_maker<function_stage<F, T>>(std::move(f)), 0,
-                  unknown_rate, has_finish<F>, std::is_copy_constructible_v<F>, std::move(travels),
-                  false, contract_of<F, T, void>(false), std::move(lends)},
-                 with_its_thread<F, T>(o), where);
+    add_function(
+        in.graph(), in.stage(), in.port(),
+        {"for_each", name_of_function<F>(), stage_maker<function_stage<F, T>>(std::move(f)), 0,
+         unknown_rate, has_finish<F>, std::is_copy_constructible_v<F>, std::move(travels), false,
+         contract_of<F, T, void>(false), std::move(lends)},
+        with_its_thread<F, T>(o), where);
   }
 }
 

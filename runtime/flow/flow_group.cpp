@@ -71,8 +71,9 @@ bool stage_output::wants_more(std::uint32_t port) const {
   // That another thread has made room is seen at once; its message waits for the end of our slice.
   for (const auto* e : slot_.out[port])
     if (e->is_full && e->to == nullptr && !group_.is_full(*e)) group_.room(e->id);
+  // What leads nowhere any more takes everything, and loses it.
   return has_room(port) && std::ranges::none_of(slot_.out[port], [](const auto* e) {
-           return e->to != nullptr && !e->queue.empty();
+           return e->is_closed || (e->to != nullptr && !e->queue.empty());
          });
 }
 // As many ahead as 100 us of the calls in this thread are, and one of those that take longer: what
@@ -114,8 +115,11 @@ std::uint32_t stage_output::borrow(lender& from) {
   const auto began = now_ns();
   c.is_borrowing.store(true, std::memory_order_relaxed);
   const auto unit = from.take(who);
+  const auto now = now_ns(), waited = now - began;
+  group_.ticks_ = static_cast<std::uint32_t>(now / coarse_tick_ns);
+  group_.pulse_->since_ticks.store(group_.ticks_, std::memory_order_relaxed);
+  c.last_ticks.store(group_.ticks_, std::memory_order_relaxed);
   c.is_borrowing.store(false, std::memory_order_relaxed);
-  const auto waited = now_ns() - began;
   count(c.blocked_ns, static_cast<std::uint64_t>(waited));
   group_.inner_ns_ += waited;  // no time of its own
   return unit;

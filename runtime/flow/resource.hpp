@@ -1,9 +1,11 @@
 #pragma once
 // Something limited that several stages use: connections to a database, a GPU, licences.
 //
-//   resource<connection> db(3, [](std::uint32_t) { return connect("db.example"); }, "db");
-//   auto rows = map(ids, with(db, [](int id, connection& c) { return c.fetch(id); }), {.replicas =
-//   8}); for_each(results, with(db, [](row r, connection& c) { c.store(r); }));
+//   resource<connection> db(3, [](std::uint32_t i) { return connect(i); }, "db");
+//   const auto ask = [](int id, connection& c) { return c.fetch(id); };
+//   const auto keep = [](row r, connection& c) { c.store(r); };
+//   auto rows = map(ids, with(db, ask), {.replicas = 8});
+//   for_each(rows, with(db, keep));
 //
 // A function of with() is called with a unit of the resource besides the item, has it for that call
 // alone, and waits where all are lent: so its stage has a thread of its own, as one with `.blocks`.
@@ -132,6 +134,12 @@ struct borrowing : F {
   template <class... In>
     requires std::invocable<F&, In..., T&>
   std::invoke_result_t<F&, In..., T&> operator()(In&&... in);
+  // A function that takes no unit: a lambda is a pointer to a function, too, and that one would
+  // fit.
+  template <class... In>
+    requires(!std::invocable<F&, In..., T&>)
+  void operator()(In&&... in) = delete;
+  using named_by = F;  // what its stage is called by
 };
 
 // `f`: a function of items that takes a unit behind them, as T&.

@@ -63,6 +63,12 @@ std::vector<node_snapshot> merge_nodes(std::span<const node_answer> answers,
       else if (peer.id != a.self.id)
         add_doubt(nodes.at(peer.id), peer, a.self.name);
     }
+  for (const auto& a : answers) {
+    if (a.self.kind != "node") continue;
+    std::set<std::string_view> known{a.self.id};
+    for (const auto& peer : a.peers) known.insert(peer.id);
+    for (auto& [id, n] : nodes) n.unknown_to += known.contains(id) ? 0 : 1;
+  }
   std::vector<node_snapshot> list;
   for (auto& [id, n] : nodes) list.push_back(std::move(n));
   for (auto& n : list)

@@ -179,6 +179,27 @@ BOOST_AUTO_TEST_CASE(ops_that_need_the_number_of_rows_have_it) {
   for (const std::size_t n : {1U, 2U, 3U, 5U, 6U, 9U, 20U}) computes(m, n);
 }
 
+// x / N: rows that fill a batch up would change what comes of the others.
+BOOST_AUTO_TEST_CASE(rows_that_see_each_other_are_run_with_no_others) {
+  const folder f;
+  auto w = twice(0);
+  w.graph().mutable_nodes(0)->set_op_type("Shape");
+  w.graph().mutable_nodes(0)->clear_inputs();
+  w.graph().mutable_nodes(0)->add_inputs("x");
+  w.graph().mutable_nodes(0)->set_outputs(0, "shape");
+  w.initializer("first", {{dtype::i64, {}}, {0}});
+  w.node("Gather", {"shape", "first"}, {"n"});
+  w.node("Cast", {"n"}, {"rows"}, {{"to", std::int64_t{1}}});
+  w.node("Div", {"x", "rows"}, {"y"});
+  const auto m = opened(f.write(w), {.batch_max = 8});
+  for (const std::size_t n : {1U, 3U, 5U, 6U, 7U, 8U, 3U, 2U}) {
+    const auto all = m(rows_of(n));
+    BOOST_REQUIRE_MESSAGE(all, (all ? "" : all.error().text()));
+    for (std::size_t i = 0; i < n; ++i)
+      BOOST_CHECK_CLOSE(values((*all)[i])[1], float(i + 1) / float(n), 1e-3F);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(rows_of_many_shapes_are_computed) {
   const folder f;
   onnx_writer w;

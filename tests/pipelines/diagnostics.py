@@ -29,6 +29,7 @@ MISTAKES = [
     ("for_each where a flow is needed", "collect(for_each(numbers, [](int) {}));", ["invalid use of void expression", "no matching function for call to 'collect'"]),
     ("a generator with a resource", "collect(map(numbers, with(db, [](int x, int&) -> generator<int> { co_yield x; })));",
      ["with: a generator would keep its unit while others wait"]),
+    ("a function that takes no unit", "collect(map(numbers, with(db, [](int x) { return x; })));", ["map: the stage does not take the items of this flow"]),
     ("a resource of another type", "collect(map(numbers, with(db, [](int x, std::string&) { return x; })));", ["map: the stage does not take the items of this flow"]),
     ("a file of structs without fields", "write_csv(map(numbers, [](int x) { return point{x, x}; }), \"points.csv\");", ["write_csv: an item is no text or number"]),
 ]

@@ -178,7 +178,33 @@ BOOST_AUTO_TEST_CASE(an_end_that_cannot_be_written_is_told_before_anything_is_re
         write_files(map(f, [](int) { return file_bytes{"a", {}}; }), folder.file("none"));
       }),
       "none: no files can be written there: No such file");
+  has(said([&](auto f) { write_csv(f, ""); }),
+      ".tmp: cannot be written: this is no name of a file");
+  fs::create_directory(folder.file("folder"));
+  has(said([&](auto f) { write_csv(f, folder.file("folder")); }),
+      "folder.tmp: cannot be written: there is a folder of that name");
+  fs::remove(folder.file("folder"));
   BOOST_TEST(fs::is_empty(folder.path()));  // nor does the one that could be written stay
+}
+
+// Whoever may write beside it would choose what is overwritten.
+BOOST_AUTO_TEST_CASE(a_link_in_the_place_of_a_file_being_made_is_not_followed) {
+  temporary_folder folder;
+  put(folder.file("other"), "mine");
+  fs::create_symlink(folder.file("other"), folder.file("out.csv.tmp"));
+  flow_graph t;
+  write_csv(from(t, {1, 2}), folder.file("out.csv"));
+  BOOST_TEST(!drain(t));
+  BOOST_TEST(text_of(folder.file("other")) == "mine");
+}
+
+BOOST_AUTO_TEST_CASE(what_is_no_tensor_is_written_nowhere) {
+  temporary_folder folder;
+  flow_graph t;
+  write_npy(from(t, {tensor()}), folder.file("out.npy"));
+  const auto done = drain(t);
+  BOOST_TEST_REQUIRE(!done);
+  BOOST_TEST(done.error().text().find("an item is no tensor") != std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(rows_of_npy_and_back) {

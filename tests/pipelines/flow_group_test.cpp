@@ -302,6 +302,28 @@ BOOST_AUTO_TEST_CASE(a_replica_in_another_thread_has_work_ahead) {
     }
 }
 
+// Some replicas have heard that nobody needs more, and others are in a call: no item is lost to
+// those, and the source does not run on.
+BOOST_AUTO_TEST_CASE(a_deal_gives_nothing_to_replicas_that_take_no_more) {
+  flow_graph g;
+  auto made = map(source(g, random_topology::numbers{1'000'000}), [](std::int64_t x) { return x; },
+                  {.name = "works", .replicas = 3});
+  for_each(made, [](std::int64_t) {}, {.name = "ends"});
+  BOOST_REQUIRE(g.check());
+  two_groups two(g, {"works/0", "works/1", "works/2", "works/gather", "ends"});
+  two.now = 1000;
+  const auto edge_to = [&](std::string_view name) { return g.stages()[two.at(g, name)].in[0]; };
+  two.groups[0].close(edge_to("works/0"));
+  two.groups[0].close(edge_to("works/2"));
+  for (int i = 0; i < 100; ++i) two.go(0);
+  const auto& deal = two.groups[0].counters(two.at(g, "works/deal"));
+  BOOST_TEST(deal.dropped.load() == 0U);
+  BOOST_TEST(deal.items_out.load() < 100U);
+  two.groups[0].close(edge_to("works/1"));
+  two.go(0);
+  BOOST_TEST(two.groups[0].is_over());
+}
+
 // Behind it nothing goes on: its replicas have one item each, and what is left waits before it.
 BOOST_AUTO_TEST_CASE(a_deal_whose_replicas_take_nothing_is_blocked) {
   flow_graph g;

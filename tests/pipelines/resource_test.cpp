@@ -45,6 +45,10 @@ connection connect(std::uint32_t i) { return {i}; }
 
 int negated(int x, connection& c) { return -c.use(x); }
 
+struct asks_all {
+  int operator()(int x, connection&) const { return x; }
+};
+
 std::vector<int> first_numbers(int n) {
   std::vector<int> all(std::size_t(n), 0);
   std::iota(all.begin(), all.end(), 0);
@@ -316,7 +320,9 @@ BOOST_AUTO_TEST_CASE(it_stands_in_explain) {
   troupe::resource<connection> db(3, &connect, "db");
   flow_graph g;
   collect(map(from(g, {1}), with(db, &negated), {.name = "asks"}));
+  collect(map(from(g, {1}), with(db, asks_all{})));
   BOOST_TEST_REQUIRE(bool(g.check()));
+  BOOST_TEST(std::ranges::count(g.stages(), std::string("asks_all"), &flow_stage_info::name) == 1);
   const auto text = explain(g);
   BOOST_TEST(text.find("; borrows db, of which there are 3") != std::string::npos, text);
 }

@@ -265,6 +265,13 @@ BOOST_AUTO_TEST_CASE(wait_counts_living_nodes_but_no_clients) {
   BOOST_TEST(nodes_alive(with_silent_node()) == 1u);
   BOOST_TEST(answer_wait_done(parse("wait nodes=2"), c).out == "2 nodes alive: n1 n2\n");
   BOOST_TEST(answer_wait_done(parse("wait nodes=2 --json"), c).out == "{\"nodes\":2}\n");
+  // They have begun, and have not met.
+  auto apart = c;
+  for (auto& n : apart.nodes) n.unknown_to = 1;
+  BOOST_TEST(nodes_alive(c) == 2U);
+  BOOST_TEST(nodes_alive(apart) == 0U);
+  BOOST_TEST(answer_wait_timed_out(parse("wait nodes=2 --timeout 500ms"), apart).err ==
+             "troupe: after 500 ms 2 of 2 nodes are alive, and do not all know each other\n");
   const auto late = answer_wait_timed_out(parse("wait nodes=3 --timeout 500ms"), c);
   BOOST_TEST(late.exit_code == 4);
   BOOST_TEST(late.err == "troupe: after 500 ms 2 of 3 nodes are alive\n");

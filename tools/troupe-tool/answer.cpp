@@ -327,16 +327,22 @@ outcome answer_not_changed(const command& c) {
                         c.id)));
 }
 
+// Nodes that have just begun are asked each by itself, before they know of each other.
+static bool is_alive_node(const node_snapshot& n) {
+  return n.state == node_state::alive && n.kind != "client";
+}
+static bool counts_for_wait(const node_snapshot& n) {
+  return is_alive_node(n) && n.unknown_to == 0;
+}
+
 std::size_t nodes_alive(const cluster_snapshot& snapshot) {
-  std::size_t count = 0;
-  for (const auto& n : snapshot.nodes) count += n.state == node_state::alive && n.kind != "client";
-  return count;
+  return static_cast<std::size_t>(std::ranges::count_if(snapshot.nodes, counts_for_wait));
 }
 
 outcome answer_wait_done(const command& c, const cluster_snapshot& snapshot) {
   std::vector<std::string> names;
   for (const auto& n : snapshot.nodes)
-    if (n.state == node_state::alive && n.kind != "client") names.push_back(n.name);
+    if (counts_for_wait(n)) names.push_back(n.name);
   outcome o;
   o.out = c.json ? fmt::format("{{\"nodes\":{}}}\n", names.size())
                  : fmt::format("{} node{} alive: {}\n", names.size(), names.size() == 1 ? "" : "s",
@@ -348,9 +354,16 @@ outcome answer_wait_timed_out(const command& c, const result<cluster_snapshot>& 
   const auto seconds = format_seconds(static_cast<double>(c.ask.timeout_ns) * 1e-9);
   outcome o;
   o.exit_code = static_cast<int>(error_code::timed_out);
-  o.err = last ? fmt::format("troupe: after {} {} of {} nodes are alive\n", seconds,
-                             nodes_alive(*last), c.nodes_wanted)
-               : fmt::format("troupe: after {} still: {}\n", seconds, last.error().text());
+  const auto alive = last ? std::ranges::count_if(last->nodes, is_alive_node) : 0;
+  const bool have_met = last && static_cast<std::size_t>(alive) == nodes_alive(*last);
+  if (last && !have_met)
+    o.err =
+        fmt::format("troupe: after {} {} of {} nodes are alive, and do not all know each other\n",
+                    seconds, alive, c.nodes_wanted);
+  else
+    o.err = last ? fmt::format("troupe: after {} {} of {} nodes are alive\n", seconds,
+                               nodes_alive(*last), c.nodes_wanted)
+                 : fmt::format("troupe: after {} still: {}\n", seconds, last.error().text());
   return o;
 }
 

@@ -108,7 +108,8 @@ void add_verbs(CLI::App& app, command& c, texts& t) {
   auto* plan_dot = plan->add_flag("--dot", t.dot, "For Graphviz");
   plan->add_flag("--svg", t.svg, "A picture")->excludes(plan_dot);
   add("wait", "Wait for a condition", verb::wait, ask_part::nodes)
-      ->add_option("CONDITION", t.condition, "nodes=N: at least N living nodes")
+      ->add_option("CONDITION", t.condition,
+                   "nodes=N: at least N living nodes, which know each other")
       ->required();
   auto* checkpoint = add(
       "checkpoint", "Checkpoints: list or verify those in a folder, or make one of a running job",
