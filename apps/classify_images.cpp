@@ -64,7 +64,7 @@ void build_model(graph& g) {
 // through.
 struct classify {
   graph_stage model;
-  result<std::vector<labelled>> operator()(std::vector<picture> pictures) {
+  result<std::vector<labelled>> operator()(std::vector<picture> pictures) const {
     std::vector<tensor> pixels;
     for (const auto& p : pictures) pixels.push_back(p.pixels);
     const auto classes = model(std::move(pixels));

@@ -7,6 +7,10 @@
 // The same over nodes of a cluster, which have loaded the stages (apps/word_stages):
 //
 //   build/bin/count_words --cluster default --on /job:worker 'logs/*.txt.gz' counts.csv
+//
+// In one process it may be killed, and goes on where it was when it is begun again:
+//
+//   build/bin/count_words --checkpoint kept --resume 'logs/*.txt.gz' counts.csv
 
 #include "apps/word_stages/word_stages.hpp"
 
@@ -45,10 +49,10 @@ int main(int argc, char** argv) {
                              {.name = "count", .replicas = replicas, .on = on});
   // Each replica's words come in their order; all of them together are put in order at the end.
   struct sorter {
-    std::map<std::string, std::uint64_t> all;
-    void operator()(word_count w) { all[w.word] += w.count; }
+    std::map<std::string, std::uint64_t> state;
+    void operator()(word_count w) { state[w.word] += w.count; }
     generator<word_count> finish() {
-      for (const auto& [word, count] : all) {
+      for (const auto& [word, count] : state) {
         const word_count one{word, count};
         co_yield one;
       }

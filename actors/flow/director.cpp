@@ -7,6 +7,9 @@
 #include "troupe/runtime/flow/flow_placement.hpp"
 #include "troupe/runtime/flow/replica_control.hpp"
 #include "troupe/runtime/flow/replica_tuner.hpp"
+#include "troupe/runtime/flow/topology_checkpoint.hpp"
+
+#include <fmt/format.h>
 
 #include <caf/event_based_actor.hpp>
 #include <caf/stateful_actor.hpp>
@@ -19,6 +22,7 @@ namespace {
 
 constexpr std::int64_t first_look_ns = 10'000'000, looks_ns = 50'000'000;
 constexpr std::int64_t halt_limit_ns = 50'000'000;
+constexpr std::int64_t keeping_looks_ns = 2'000'000, keeping_limit_ns = 200'000'000;
 // A placement has to take as much of the busiest thread's load away.
 constexpr double gain_min = 0.15, busy_min = 0.5;
 constexpr std::uint32_t rest_max = 64;  // looks between two placements, at most
@@ -69,7 +73,14 @@ struct director_state {
   std::int64_t looked_ns = 0, halted_ns = 0;
   std::uint32_t rest = 0, next_rest = 1;
   enum class phase { runs, halts, collects, ended } now = phase::runs;
-  bool is_finishing = false, is_paused = false;
+  bool is_finishing = false, is_paused = false;  // as groups were told
+  bool wants_pause = false;                      // the program, or a tool
+  // Of the checkpoint that is being made: sources stand still meanwhile.
+  bool is_keeping = false, is_suspending = false, has_told_trouble = false;
+  std::int64_t keep_due_ns = never_ns, kept_since_ns = 0, moved_ns = 0, tries_ns = 0;
+  std::int64_t try_wait_ns = 0;
+  std::uint64_t done_at_look = 0;
+  std::string last_under_way;
   std::vector<changing_replicas> changing;
   topology_wishes::replacements replacing;              // which groups do not have yet
   std::vector<std::shared_ptr<stage_change>> on_trial;  // functions
@@ -95,9 +106,10 @@ struct director_state {
     tuner.emplace(changing.size());
     if (setup.wishes != nullptr) {
       setup.wishes->has_begun.store(true);
-      is_paused = setup.wishes->pause.load();
+      is_paused = wants_pause = setup.wishes->pause.load();
       setup.view->is_paused.store(is_paused);
     }
+    if (setup.checkpoints) keep_due_ns = setup.now_ns() + setup.checkpoints->every_ns;
     place(std::move(*setup.whole), setup.places);
     looked_ns = setup.now_ns();
     tick_in(first_look_ns);
@@ -125,7 +137,7 @@ struct director_state {
       tell(self->context(), groups[i],
            flow_begin{std::make_shared<flow_group>(std::move(cut[i])), routes});
       if (is_finishing) tell(self->context(), groups[i], flow_finish{});
-      if (is_paused) tell(self->context(), groups[i], flow_pause{true});
+      if (is_paused) tell(self->context(), groups[i], flow_pause{true, is_keeping});
     }
     if (setup.gate) tell(nullptr, setup.gate, flow_begin{nullptr, routes, caf::actor(self)});
     // All have their stages before one of them runs, and sends items to the others.
@@ -162,17 +174,126 @@ struct director_state {
       tell_all_and_gate(flow_resume{});
       back_off();
     }
-    if (now == phase::runs) measure(at);
-    tick_in(looks_ns);
+    if (now == phase::runs) look_at_keeping(at);
+    if (now == phase::runs && !is_keeping) measure(at);
+    if (now != phase::ended) tick_in(is_keeping ? keeping_looks_ns : looks_ns);
+  }
+
+  // --- checkpoints ---
+  // Whether what waited anywhere has been taken: then it is worth while to look closely.
+  bool seems_done() const {
+    const auto& edges = setup.graph->edges();
+    const auto& stages = setup.graph->stages();
+    for (std::size_t i = 0; i < edges.size(); ++i) {
+      if (stages[edges[i].from].is_elsewhere || stages[edges[i].to].is_elsewhere ||
+          items_may_wait(*setup.graph, edges[i]))
+        continue;
+      const auto& m = *setup.view->edges[i];
+      if (m.put_items.load(std::memory_order_relaxed) !=
+          m.taken_items.load(std::memory_order_relaxed))
+        return false;
+    }
+    return true;
+  }
+  std::string what_waits() const {
+    const auto& edges = setup.graph->edges();
+    for (std::size_t i = 0; i < edges.size(); ++i) {
+      const auto& m = *setup.view->edges[i];
+      const auto& to = setup.graph->stages()[edges[i].to];
+      if (const auto n = m.put_items.load() - m.taken_items.load();
+          n > 0 && !to.is_elsewhere && !items_may_wait(*setup.graph, edges[i]))
+        return fmt::format("{} items still wait before {}", n, to.name);
+    }
+    return last_under_way.empty() ? "something is still under way" : last_under_way;
+  }
+  void look_at_keeping(std::int64_t at) {
+    if (!setup.checkpoints || is_finishing) return;
+    if (!is_keeping) {
+      if (at < keep_due_ns) return;
+      is_keeping = true;
+      kept_since_ns = moved_ns = at;
+      tries_ns = 0;
+      try_wait_ns = 2 * keeping_looks_ns;
+      last_under_way.clear();
+      done_at_look = 0;
+      tell_pause();
+    }
+    std::uint64_t done = 0;
+    bool is_busy = false;
+    for (const auto& c : setup.view->stages) done += c->items_in.load(std::memory_order_relaxed);
+    for (const auto& p : setup.view->pulses)
+      is_busy = is_busy || p->running.load(std::memory_order_relaxed) != group_pulse::nobody;
+    if (is_busy || std::exchange(done_at_look, done) != done) moved_ns = at;
+    // Sources have stood still so long in vain.
+    if (at - moved_ns > keeping_limit_ns) {
+      if (!std::exchange(has_told_trouble, true))
+        tell(self->context(), setup.program,
+             topology_note{"no checkpoint yet, it is tried again: sources stood still, and " +
+                           what_waits()});
+      return end_keeping(at);
+    }
+    if (at < tries_ns || !seems_done()) return;
+    try_wait_ns = std::min(looks_ns, 2 * try_wait_ns);
+    tries_ns = at + try_wait_ns;
+    is_on_trial = false;
+    move(places, at);
+  }
+  void end_keeping(std::int64_t at) {
+    is_keeping = false;
+    // Of a topology that needs long to become empty, half of the time goes on as before.
+    keep_due_ns = at + std::max(setup.checkpoints->every_ns, at - kept_since_ns);
+    if (is_suspending) keep_due_ns = at + looks_ns;
+    tell_pause();
+    looked_ns = at;
+  }
+  // Of a topology that stands still. True: it is over.
+  bool keep(flow_group& whole) {
+    last_under_way = whole.under_way();
+    if (!last_under_way.empty()) {
+      // Elsewhere a call may take long.
+      if (whole.has_items_elsewhere()) moved_ns = setup.now_ns();
+      return false;
+    }
+    auto done = [&]() -> result<void> {
+      try {
+        auto c = whole.keep();
+        if (!c) return std::move(c.error());
+        return setup.checkpoints->write(std::move(*c));
+      } catch (const std::bad_alloc&) {
+        return error(error_code::failed, "there is no memory for it");
+      }
+    }();
+    const auto at = setup.now_ns();
+    if (done && is_suspending) {
+      end({.is_suspended = true});
+      return true;
+    }
+    if (!done && is_suspending) {
+      end({true, std::move(done.error().while_doing("the topology is not suspended"))});
+      return true;
+    }
+    if (!done && !std::exchange(has_told_trouble, true))
+      tell(self->context(), setup.program,
+           topology_note{"no checkpoint, and it goes on: " + done.error().text()});
+    if (done) has_told_trouble = false;
+    is_keeping = false;
+    keep_due_ns = at + std::max(setup.checkpoints->every_ns, at - kept_since_ns);
+    is_paused = wants_pause;
+    looked_ns = at;
+    return false;
+  }
+  void tell_pause() {
+    is_paused = wants_pause || is_keeping;
+    if (now == phase::runs || now == phase::halts) tell_all(flow_pause{is_paused, is_keeping});
   }
   // While everybody stands still they are told with the new placement.
   void see_wishes() {
-    const bool wants_pause = setup.wishes != nullptr && setup.wishes->pause.load();
-    if (wants_pause != is_paused) {
-      is_paused = wants_pause;
+    if (const bool wish = setup.wishes != nullptr && setup.wishes->pause.load();
+        wish != wants_pause) {
+      wants_pause = wish;
       tuner->forget();
       setup.view->is_paused.store(wants_pause);
-      if (now == phase::runs || now == phase::halts) tell_all(flow_pause{wants_pause});
+      tell_pause();
     }
     if (setup.wishes != nullptr)
       for (auto& all : setup.wishes->take_replacements()) {
@@ -340,7 +461,8 @@ struct director_state {
     if (whole.failure()) return end({true, whole.failure()->why});
     if (!lost.empty()) whole.lose(std::exchange(lost, {}));
     if (whole.failure()) return end({true, whole.failure()->why});
-    back_off();
+    if (is_keeping && keep(whole)) return;
+    if (!is_keeping) back_off();
     place(std::move(whole), std::move(wanted));
   }
 };
@@ -364,8 +486,16 @@ caf::behavior run_director(caf::stateful_actor<director_state>* self, director_s
       [&s](director_tick) { s.tick(); },
       [&s](const stop_topology& m) {
         if (s.now == director_state::phase::ended) return;
-        if (!m.is_graceful) return s.end({true, error(error_code::failed, "stopped at once")});
+        if (m.how == stop_topology::how::at_once)
+          return s.end({true, error(error_code::failed, "stopped at once")});
+        if (m.how == stop_topology::how::suspends) {
+          s.is_suspending = true;
+          s.keep_due_ns = 0;
+          return;
+        }
         s.is_finishing = true;
+        s.is_keeping = false;
+        s.tell_pause();
         s.tell_all(flow_finish{});
       },
       [self](flow_end) {

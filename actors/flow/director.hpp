@@ -12,7 +12,8 @@
 //   director_tick      clock     measures loads; halts all where another     -
 //                                placement gains enough
 //   stop_topology      program   sources end, and what is under way goes on  -
-//                                to its end; or everything ends at once
+//                                to its end; or everything ends at once; or
+//                                after a checkpoint
 //   flow_end           program   groups end, and it does                     director_gone
 //
 // Groups are numbered, and each is on one worker for life; several may share one. As a rule there
@@ -28,12 +29,16 @@
 // TD-2  Who does not stand still in time (a stage that takes long) calls a placement off, but not
 //       what is to be done for a process that is lost: that waits.
 // TD-3  Of several failures the first one counts.
+// TD-4  A checkpoint is made while sources stand still and nothing is under way. Where that does
+//       not come about, since some stage waits for what a source has not made yet, they go on, and
+//       it is tried again later.
 // Of a topology over several processes each one has a director for its part. The gate
 // (gate_actor.hpp) then stands still, surrenders and begins with the groups, as one that has no
 // stages: what comes from other processes meanwhile stays with it.
 // Ends: on flow_end, with its groups. Threading: on the service worker.
 
 #include "troupe/actors/flow/flow_messages.hpp"
+#include "troupe/runtime/flow/topology_checkpoint.hpp"
 #include "troupe/runtime/flow/topology_control.hpp"
 
 #include <caf/actor_system.hpp>
@@ -61,6 +66,13 @@ struct topology_view {
   explicit topology_view(std::size_t n) : places(n), busy(n) {}
 };
 
+// How a topology is kept (runtime/flow/topology_checkpoint.hpp).
+struct director_checkpoints {
+  std::int64_t every_ns = 0;
+  // On the director's thread, while everybody stands still.
+  std::function<result<void>(topology_checkpoint)> write;
+};
+
 struct director_setup {
   std::shared_ptr<const flow_graph> graph;    // checked
   std::uint32_t threads = 1;                  // that compute
@@ -72,6 +84,7 @@ struct director_setup {
   std::function<std::int64_t()> now_ns;
   std::shared_ptr<topology_view> view;
   std::shared_ptr<topology_wishes> wishes;  // null: nobody asks for anything
+  std::optional<director_checkpoints> checkpoints;
   std::shared_ptr<flow_group> whole;
   // Where the topology has stages in other processes: the gate, and the routes to those, by edge.
   caf::actor gate;

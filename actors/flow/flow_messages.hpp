@@ -66,6 +66,7 @@ struct flow_surrender {};
 struct flow_finish {};
 struct flow_pause {
   bool is_paused = false;
+  bool is_held = false;  // for a checkpoint
 };
 // The number of that deal's replicas has changed.
 struct flow_look {
@@ -101,12 +102,17 @@ struct topology_note {
   std::string text;
 };
 struct stop_topology {
-  bool is_graceful = true;
+  enum class how : std::uint8_t {
+    drains,  // sources end, and what is under way goes on to its end
+    at_once,
+    suspends,  // with a checkpoint, as soon as there is one
+  } how = how::drains;
 };
 // To the program, or to the host of a part.
 struct topology_ended {
   bool has_failed = false;
   error why{error_code::failed, ""};
+  bool is_suspended = false;
 };
 // To the same: the director is gone, and tells nobody of anything any more.
 struct director_gone {};

@@ -43,7 +43,8 @@ flow_run::~flow_run() { end(); }
 
 void flow_run::start(std::shared_ptr<flow_group> whole, std::shared_ptr<topology_view> view,
                      std::shared_ptr<topology_wishes> wishes, caf::actor gate,
-                     std::vector<std::optional<far_route>> far) {
+                     std::vector<std::optional<far_route>> far,
+                     std::optional<director_checkpoints> checkpoints) {
   auto& scheduler = static_cast<pinned_scheduler&>(system_->scheduler());
   director_setup setup;
   setup.graph = graph_;
@@ -65,11 +66,12 @@ void flow_run::start(std::shared_ptr<flow_group> whole, std::shared_ptr<topology
   setup.whole = std::move(whole);
   setup.gate = std::move(gate);
   setup.far = std::move(far);
+  setup.checkpoints = std::move(checkpoints);
   director_ = spawn_director(*system_, scheduler.service(), std::move(setup));
 }
 
-void flow_run::stop(bool is_graceful) {
-  if (director_) tell(nullptr, director_, stop_topology{is_graceful});
+void flow_run::stop(stop_topology how) {
+  if (director_) tell(nullptr, director_, stop_topology(how));
 }
 
 void flow_run::end() {

@@ -38,8 +38,9 @@ class flow_run {
   caf::scoped_actor& owner() noexcept { return *owner_; }
   void start(std::shared_ptr<flow_group> whole, std::shared_ptr<topology_view> view,
              std::shared_ptr<topology_wishes> wishes = {}, caf::actor gate = {},
-             std::vector<std::optional<far_route>> far = {});
-  void stop(bool is_graceful);
+             std::vector<std::optional<far_route>> far = {},
+             std::optional<director_checkpoints> checkpoints = {});
+  void stop(stop_topology how);
   // All groups and the director end; nobody of it tells anybody of anything from then on.
   void end();
 

@@ -201,7 +201,7 @@ caf::behavior run_group(caf::stateful_actor<group_actor_state>* self, group_setu
         s.run_if_idle();
       },
       [&s](const flow_pause& m) {
-        if (s.group != nullptr) s.group->pause(m.is_paused);
+        if (s.group != nullptr) s.group->pause(m.is_paused, m.is_held);
         s.run_if_idle();
       },
       [&s](flow_replace& m) {

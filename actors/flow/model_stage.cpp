@@ -103,13 +103,13 @@ result<std::vector<std::vector<tensor>>> run_ports(graph_runner& r,
   return items;
 }
 
-result<tensor> graph_stage::operator()(tensor x) {
+result<tensor> graph_stage::operator()(tensor x) const {
   auto out = run_ports(*runner_, {feed_}, {fetch_}, std::vector<tensor>{std::move(x)});
   if (!out) return std::move(out.error());
   return std::move(out->front());
 }
 
-result<std::vector<tensor>> graph_stage::operator()(std::vector<tensor> batch) {
+result<std::vector<tensor>> graph_stage::operator()(std::vector<tensor> batch) const {
   std::vector<std::vector<tensor>> items;
   for (auto& x : batch) items.push_back({std::move(x)});
   auto out = run_ports(*runner_, {feed_}, {fetch_}, items);

@@ -46,8 +46,8 @@ class graph_stage {
               const compile_options& options = {.name = "stage"});
   // The same on a runner that the program has, such as one on a store.
   graph_stage(std::shared_ptr<graph_runner> runner, std::string feed, std::string fetch);
-  result<tensor> operator()(tensor x);
-  result<std::vector<tensor>> operator()(std::vector<tensor> batch);
+  result<tensor> operator()(tensor x) const;
+  result<std::vector<tensor>> operator()(std::vector<tensor> batch) const;
 
  private:
   std::shared_ptr<graph_runner> runner_;
@@ -61,12 +61,12 @@ class graph_stage_of {
   graph_stage_of(session& s, const graph& g, const compile_options& options = {.name = "stage"})
       : graph_stage_of(s.runner(g, options)) {}
   explicit graph_stage_of(std::shared_ptr<graph_runner> runner) : runner_(std::move(runner)) {}
-  result<Out> operator()(const In& x) {
+  result<Out> operator()(const In& x) const {
     auto out = run_ports(*runner_, feeds_, fetches_, tensors_of(x));
     if (!out) return std::move(out.error());
     return with_tensors<Out>(x, std::move(*out));
   }
-  result<std::vector<Out>> operator()(const std::vector<In>& batch) {
+  result<std::vector<Out>> operator()(const std::vector<In>& batch) const {
     auto out = run_ports(*runner_, feeds_, fetches_, tensors_of_each(batch));
     if (!out) return std::move(out.error());
     return with_tensors_of_each<Out>(batch, std::move(*out));

@@ -8,8 +8,10 @@
 #include "troupe/actors/flow/topology_listing.hpp"
 #include "troupe/actors/messages/work_messages.hpp"
 #include "troupe/actors/session/session_process.hpp"
+#include "troupe/devices/files/host_disk.hpp"
 #include "troupe/runtime/flow/file_stages.hpp"
 #include "troupe/runtime/flow/topology_parts.hpp"
+#include "troupe/runtime/text/duration.hpp"
 
 #include <caf/scoped_actor.hpp>
 #include <fmt/format.h>
@@ -45,6 +47,13 @@ std::string rate(double per_second) {
   return fmt::format("{:.1f}/s", per_second);
 }
 
+std::string age_of(std::int64_t unix_seconds) {
+  const auto now = std::chrono::duration_cast<std::chrono::seconds>(
+                       std::chrono::system_clock::now().time_since_epoch())
+                       .count();
+  return format_seconds(double(std::max<std::int64_t>(0, now - unix_seconds)));
+}
+
 std::string duration(std::int64_t ns) {
   if (ns >= 1'000'000'000) return fmt::format("{:.2f} s", double(ns) * 1e-9);
   if (ns >= 1'000'000) return fmt::format("{:.1f} ms", double(ns) * 1e-6);
@@ -65,6 +74,9 @@ struct topology::running {
   std::int64_t began_ns = 0, ended_ns = 0;
   std::vector<std::string> nodes;  // of stages; before it begins
   std::vector<std::string> notes;  // what people want to know, and have not been told
+  std::unique_ptr<disk> kept_on;
+  std::optional<checkpoint_place> kept_at;
+  bool is_suspended = false;
 };
 
 topology::topology(topology_options options) : options_(std::move(options)) {
@@ -73,10 +85,18 @@ topology::topology(topology_options options) : options_(std::move(options)) {
 }
 topology::~topology() = default;
 
+bool topology::was_suspended() const noexcept {
+  return running_ != nullptr && running_->is_suspended;
+}
+
 std::string topology::explain() {
   const auto ok = check();
   if (!ok) return ok.error().text() + "\n";
-  return troupe::explain(*this);
+  auto text = troupe::explain(*this);
+  if (options_.checkpoint.folder.empty()) return text;
+  if (const auto kept = check_checkpoint(*this); !kept) return kept.error().text() + "\n";
+  return text + fmt::format("kept in {} each {}\n", options_.checkpoint.folder,
+                            format_seconds(double(options_.checkpoint.every_ns) * 1e-9));
 }
 
 std::vector<stage_report> topology::report() const {
@@ -179,11 +199,15 @@ void topology::take_signals() {
   if (!takes_signals_) return;
   const auto seen = signals_seen.load();
   if (seen > 0 && wishes_->stop.load() == 0) {
-    stop();
+    const bool is_kept = !options_.checkpoint.folder.empty();
+    is_kept ? suspend() : stop();
     if (!options_.is_quiet)
-      std::fputs("\nends when what is under way is done; again: at once\n", stderr);
+      std::fputs(is_kept
+                     ? "\nends with a checkpoint when what is under way is done; again: at once\n"
+                     : "\nends when what is under way is done; again: at once\n",
+                 stderr);
   }
-  if (seen > 1 && wishes_->stop.load() < 2) kill();
+  if (seen > 1 && (wishes_->stop.load() & 2) == 0) kill();
 }
 
 void topology::use(const stage_library& l) {
@@ -279,6 +303,15 @@ result<flow_totals> topology::run_to_end(const std::function<void(const topology
   if (running_ != nullptr)
     return error(error_code::usage, "a topology runs once: describe another one");
   if (auto ok = check(); !ok) return std::move(ok.error());
+  std::unique_ptr<disk> kept_on;
+  std::optional<checkpoint_place> kept_at;
+  if (!options_.checkpoint.folder.empty()) {
+    if (auto ok = check_checkpoint(*this); !ok) return std::move(ok.error());
+    kept_on = make_host_disk();
+    auto place = checkpoint_place::open(*kept_on, options_.checkpoint, options_.name);
+    if (!place) return std::move(place.error().while_doing("--checkpoint"));
+    kept_at.emplace(std::move(*place));
+  }
   std::unique_ptr<session> own;
   auto* member = options_.member;
   if (member != nullptr && member->is_alone()) member = nullptr;
@@ -297,8 +330,19 @@ result<flow_totals> topology::run_to_end(const std::function<void(const topology
   std::shared_ptr<const flow_graph> graph(std::shared_ptr<const void>(), this);
   auto whole = std::make_shared<flow_group>(graph);
   if (whole->failure()) return whole->failure()->why;
+  std::string resumed;
+  if (kept_at && kept_at->found) {
+    const auto from = *std::exchange(kept_at->found, std::nullopt);
+    if (auto ok = whole->go_on_from(from); !ok)
+      return std::move(ok.error().while_doing(kept_at->path()));
+    resumed = fmt::format("goes on with checkpoint {}, {} old: its sources had made {} items",
+                          from.number, age_of(from.saved_unix), from.items);
+  }
   running_ = std::make_unique<running>();
   auto& r = *running_;
+  r.kept_on = std::move(kept_on);
+  r.kept_at = std::move(kept_at);
+  if (!resumed.empty() && !options_.is_quiet) r.notes.push_back(std::move(resumed));
   r.opened = std::move(own);
   r.member = member;
   r.view = view_of(graph, *whole);
@@ -310,6 +354,15 @@ result<flow_totals> topology::run_to_end(const std::function<void(const topology
     const auto id = std::uint64_t{random()} << 32 | random();
     r.began_ns = flow_clock_ns();
     bool is_over_here = false, is_over_there = far == nullptr;
+    std::optional<director_checkpoints> checkpoints;
+    if (r.kept_at)
+      checkpoints = director_checkpoints{
+          options_.checkpoint.every_ns, [&place = *r.kept_at](topology_checkpoint c) {
+            c.saved_unix = std::chrono::duration_cast<std::chrono::seconds>(
+                               std::chrono::system_clock::now().time_since_epoch())
+                               .count();
+            return place.write(std::move(c));
+          }};
     const auto take_end = [&](bool has_failed, error& why) {
       if (has_failed && !ended.has_failed) ended = {true, std::move(why)};
       if (has_failed) is_over_here = is_over_there = true;
@@ -329,7 +382,7 @@ result<flow_totals> topology::run_to_end(const std::function<void(const topology
     const auto begin = [&](std::vector<std::optional<far_route>> routes) {
       if (far != nullptr) r.nodes = far->nodes_of();
       run.start(std::move(whole), r.view, wishes_, far != nullptr ? far->gate() : nullptr,
-                std::move(routes));
+                std::move(routes), std::move(checkpoints));
       r.listing = std::make_shared<topology_listing>(r.view, options_.name, id, flow_clock_ns,
                                                      r.nodes, wishes_);
       if (r.member != nullptr)
@@ -346,6 +399,8 @@ result<flow_totals> topology::run_to_end(const std::function<void(const topology
       self->receive(
           [&](topology_ended& m) {
             is_over_here = true;
+            r.is_suspended = m.is_suspended;
+            if (m.is_suspended) is_over_there = true;
             take_end(m.has_failed, m.why);
           },
           [&](parts_placed& m) {
@@ -363,7 +418,10 @@ result<flow_totals> topology::run_to_end(const std::function<void(const topology
       if (wishes != told && r.listing == nullptr)
         ended = {true, error(error_code::failed, "stopped before its nodes had begun")},
         is_over_here = is_over_there = true;
-      if (wishes != told && r.listing != nullptr) run.stop((wishes & 2) == 0);
+      if (wishes != told && r.listing != nullptr)
+        run.stop({(wishes & 2) != 0                 ? stop_topology::how::at_once
+                  : (wishes & 1) != 0 || !r.kept_at ? stop_topology::how::drains
+                                                    : stop_topology::how::suspends});
       // Whoever still works, here or elsewhere.
       if (wishes != told && (wishes & 2) != 0 && r.listing != nullptr && far != nullptr) {
         auto why = error(error_code::failed, "stopped at once");
@@ -381,6 +439,9 @@ result<flow_totals> topology::run_to_end(const std::function<void(const topology
     return error(error_code::failed, fmt::format("the topology cannot start: {}", e.what()));
   }
   if (ended.has_failed) return std::move(ended.why);
+  if (r.kept_at && !r.is_suspended)
+    if (auto ok = r.kept_at->remove(); !ok)
+      return std::move(ok.error().while_doing("--checkpoint"));
   flow_totals totals;
   for (std::uint32_t i = 0; i < stages().size(); ++i)
     totals.stages.push_back(totals_of(stages()[i].name, *r.view->stages[i]));
@@ -389,12 +450,13 @@ result<flow_totals> topology::run_to_end(const std::function<void(const topology
 
 int topology::run() {
   if (options_.explains_only) {
-    const auto ok = check();
+    auto ok = check();
+    if (ok && !options_.checkpoint.folder.empty()) ok = check_checkpoint(*this);
     if (!ok) {
       std::fprintf(stderr, "%s\n", ok.error().text().c_str());
       return static_cast<int>(ok.error().code());
     }
-    std::fputs(troupe::explain(*this).c_str(), stdout);
+    std::fputs(explain().c_str(), stdout);
     return 0;
   }
   signals_seen.store(0);
@@ -454,13 +516,18 @@ int topology::run() {
   if (options_.ends_with_json) {
     const auto line =
         fmt::format(R"({{"topology":{},"ended":"{}","seconds":{:.6f},"stages":{},"replicas":{}}})",
-                    json_text(options_.name), wishes_->stop.load() != 0 ? "drained" : "done",
+                    json_text(options_.name),
+                    was_suspended()                     ? "suspended"
+                    : (wishes_->stop.load() & ~8U) != 0 ? "drained"
+                                                        : "done",
                     double(running_->ended_ns - running_->began_ns) * 1e-9, to_json(report()),
                     replica_controls(*this).json());
     std::printf("%s\n", line.c_str());
     std::fflush(stdout);
   }
-  return signals_seen.load() > 0 ? 128 + signal_seen.load() : 0;
+  // One that was done before it could be suspended has nothing left to do.
+  const bool was_cut_short = was_suspended() || (wishes_->stop.load() & ~8U) != 0;
+  return signals_seen.load() > 0 && was_cut_short ? 128 + signal_seen.load() : 0;
 }
 
 }  // namespace troupe

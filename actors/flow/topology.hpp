@@ -17,6 +17,12 @@
 // are waited for, as long as cluster.timeout says. What a node had when it was lost is made again,
 // or ends the topology with a line that names it (stage_options::on).
 //
+// With `checkpoint` it is kept in a file, every so often, and a program that is begun again with
+// `resume` goes on from there: files that it writes have each item once, whenever it was killed
+// (topology_checkpoint.hpp). Sources need a position, and what functions learn is their member
+// `state`; where that is not so, it is told before anything runs. Sources stand still for a
+// checkpoint until what is under way has gone its way. The file goes when the topology is done.
+//
 // Threading: described and run by one thread; stop() from any, a handler of signals too.
 // Ownership: it owns its stages, threads and actors; flows are names of what it owns, and it stays
 // where it is.
@@ -27,6 +33,7 @@
 #include "troupe/runtime/flow/drain.hpp"
 #include "troupe/runtime/flow/flow.hpp"
 #include "troupe/runtime/flow/stage_library.hpp"
+#include "troupe/runtime/flow/topology_checkpoint.hpp"
 #include "troupe/runtime/flow/topology_control.hpp"
 
 #include <chrono>
@@ -56,6 +63,8 @@ struct topology_options {
   // A session of the program in the place of one that is opened by `cluster`, of which the timeout
   // still counts; it outlives the topology. Where it is alone, stages run in the program.
   session* member = nullptr;
+  // Where it is kept, so that another process goes on when this one is gone.
+  topology_checkpoint_options checkpoint{};
 };
 
 // How one stage fares, of what was measured since the last look.
@@ -87,14 +96,19 @@ class topology : public flow_graph {
   void use(const stage_library& l);
 
   // Runs it to its end, shows progress on stderr, and one line of what went wrong. SIGINT and
-  // SIGTERM drain it; a second one ends it at once. 0: fine; else as all programs' exit codes
-  // (error_code); 130 or 143 after a signal that it was drained by.
+  // SIGTERM drain it, or suspend it where it has checkpoints; a second one ends it at once. 0:
+  // fine; else as all programs' exit codes (error_code); 130 or 143 after a signal that it was
+  // drained by.
   int run();
   // The same without a word. `look`, where given, is called some times a second meanwhile.
   result<flow_totals> run_to_end(const std::function<void(const topology&)>& look = {});
   // --- while it runs, from any thread ---
   // Sources end, and what is under way goes on to its end.
   void stop() noexcept { wishes_->stop.fetch_or(1); }
+  // With a checkpoint: what is under way goes on to its end, all is kept, and the topology ends.
+  // Ends of it, such as files, stay half done until a program resumes it.
+  void suspend() noexcept { wishes_->stop.fetch_or(8); }
+  bool was_suspended() const noexcept;
   // Everything ends at once.
   void kill() noexcept { wishes_->stop.fetch_or(2); }
   // The same, and tools are not told of it as a failure: nobody needs it any more.

@@ -188,12 +188,15 @@ std::vector<actor_snapshot> topology_listing::actors(const std::string& node) co
       a.ports.push_back(std::move(port));
     }
     const auto& borrows = view_->graph->stages()[i].borrows;
-    if (runs && borrows != nullptr && c.is_borrowing.load(std::memory_order_relaxed)) {
+    // 0: it has just been given back.
+    const auto holder = borrows != nullptr ? borrows->holder() : 0;
+    if (runs && borrows != nullptr && c.is_borrowing.load(std::memory_order_relaxed) &&
+        holder != 0) {
       port_snapshot lent;
       lent.name = std::string(resource_port) + borrows->name();
       lent.is_waiting = true;
       lent.since_seconds = a.since_seconds;
-      if (const auto who = view_->graph->stage_of(borrows->holder()); who && *who != i) {
+      if (const auto who = view_->graph->stage_of(holder); who && *who != i) {
         lent.peer = stages_[*who].name;
         lent.peer_node = node;
       }

@@ -2,6 +2,7 @@
 
 #include "troupe/actors/program/output.hpp"
 #include "troupe/runtime/text/byte_size.hpp"
+#include "troupe/runtime/text/duration.hpp"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -22,6 +23,15 @@ void topology_flags::add_topology_flags(CLI::App& app) {
   app.add_flag("--explain", topology.explains_only,
                "Print stages, what their edges hold and where they come from; run nothing");
   app.add_flag("--json", topology.ends_with_json, "End with one line of JSON on standard output");
+  app.add_option("--checkpoint", topology.checkpoint.folder,
+                 "Keep in this folder how far it is, so that a program that is begun again with "
+                 "--resume goes on from there");
+  app.add_option("--checkpoint-every", checkpoint_every_,
+                 "How often (10s): sources stand still until what is under way is done")
+      ->capture_default_str();
+  app.add_flag("--resume", topology.checkpoint.resume,
+               "Go on with the checkpoint of a topology of this name in that folder, if there is "
+               "one");
   app.add_flag("--quiet", topology.is_quiet, "Say nothing but what goes wrong");
 }
 
@@ -47,6 +57,16 @@ result<void> topology_flags::read_topology_flags(const CLI::App& app) {
   if (!bytes) return error(error_code::usage, "--memory: " + bytes.error().text());
   if (*bytes == 0) return error(error_code::usage, "--memory: nothing fits into 0 bytes");
   topology.budget_bytes = *bytes;
+  if (topology.checkpoint.folder.empty() &&
+      (app.count("--checkpoint") > 0 || app.count("--checkpoint-every") > 0 ||
+       topology.checkpoint.resume))
+    return error(error_code::usage, "--checkpoint-every and --resume need --checkpoint DIR");
+  const auto every = parse_duration(checkpoint_every_);
+  if (!every) return error(error_code::usage, "--checkpoint-every: " + every.error().text());
+  if (*every <= 0)
+    return error(error_code::usage,
+                 fmt::format("--checkpoint-every {}: give a time above 0", checkpoint_every_));
+  topology.checkpoint.every_ns = *every;
   return {};
 }
 
@@ -65,7 +85,8 @@ topology_options parsed(int argc, char** argv) {
   flags.topology.name = program;
   CLI::App app{"Runs a topology of stages.", std::string(program)};
   app.footer(
-      "Ctrl-C and SIGTERM let it finish what is under way; a second one ends it at once.\n"
+      "Ctrl-C and SIGTERM let it finish what is under way, and with --checkpoint keep how far it "
+      "is; a second one ends it at once.\n"
       "Exit codes: 0 fine, 1 a stage failed, 2 usage, 3 no cluster found, 4 timed out, 5 denied, "
       "6 not found, 130 and 143 after a signal.");
   flags.add_topology_flags(app);

@@ -32,7 +32,7 @@ struct topology_flags : cluster_flags {
  private:
   result<void> read_topology_flags(const CLI::App& app);
 
-  std::string memory_ = "64MiB";
+  std::string memory_ = "64MiB", checkpoint_every_ = "10s";
 };
 
 }  // namespace troupe

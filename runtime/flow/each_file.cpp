@@ -1,5 +1,7 @@
 #include "troupe/runtime/flow/each_file.hpp"
 
+#include "troupe/runtime/flow/function_id.hpp"
+
 #include <fnmatch.h>
 #include <sys/stat.h>
 
@@ -7,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 namespace troupe {
 namespace {
@@ -86,6 +89,8 @@ source_state each_file::produce(stage_output& out) {
     if (found->empty())
       return give_up(error(error_code::not_found, fmt::format("{}: no such file", pattern_)), out);
     files_ = std::move(*found);
+    if (!goes_on_at_.empty())
+      if (auto ok = skip_to_position(out); !ok) return give_up(std::move(ok.error()), out);
   }
   if (!is_open_) {
     if (next_ == files_.size()) return source_state::over;
@@ -101,11 +106,57 @@ source_state each_file::produce(stage_output& out) {
       return source_state::more;
     }
     is_open_ = true;
+    reads_ = 0;
   }
+  ++reads_;
   auto more = read(out);
   if (!more) out.fail(std::move(more.error()));
   if (!more || !*more) is_open_ = false;
   return source_state::more;
+}
+
+result<tensor> each_file::keep(const item_types&) {
+  // Nobody has asked for an item since it was told where to go on.
+  const auto& at = has_looked_ && next_ > 0 ? files_[next_ - 1].path : goes_on_at_;
+  const bool is_inside = has_looked_ ? is_open_ : goes_on_inside_;
+  return saved_by([&](byte_writer& w) { w.text(at), w.number(is_inside), w.number(reads_); });
+}
+
+result<void> each_file::reopen(const tensor& kept, const item_types&) {
+  const bool is_read = load_from(kept, [&](byte_reader& r) {
+    goes_on_at_ = r.text();
+    read_value(r, goes_on_inside_);
+    reads_ = r.number<std::uint64_t>();
+  });
+  if (is_read) return {};
+  return error(error_code::failed, "its position is damaged");
+}
+
+// What was read of the file before is read again, to nobody: formats that are packed can be read
+// from their beginning alone.
+result<void> each_file::skip_to_position(stage_output& out) {
+  const auto after = std::ranges::upper_bound(files_, goes_on_at_, {}, &found_file::path);
+  next_ = static_cast<std::size_t>(after - files_.begin());
+  if (!goes_on_inside_) return {};
+  const auto lost = [this](const std::string& why) {
+    return error(error_code::failed,
+                 fmt::format("{}: {} items of it were read before the checkpoint, and it {}",
+                             goes_on_at_, reads_, why));
+  };
+  if (next_ == 0 || files_[next_ - 1].path != goes_on_at_) return lost("is gone");
+  out.set_label(label_of(goes_on_at_));
+  if (auto ok = open(goes_on_at_); !ok) return ok;
+  out.set_unheard(true);
+  bool is_short = false;
+  for (std::uint64_t i = 0; i < reads_ && !is_short; ++i) {
+    const auto more = read(out);
+    is_short = !more || !*more;
+    out.take_failure();  // of one item: it was told of it then
+  }
+  out.set_unheard(false);
+  if (is_short) return lost("has fewer now");
+  is_open_ = true;
+  return {};
 }
 
 result<void> each_unpacked_file::open(const std::string& path) {

@@ -43,6 +43,10 @@ class each_file : public stage {
       : pattern_(std::move(pattern)), follows_out_(follows_out) {}
   bool take(std::uint32_t, any_value&&, stage_output&) override { return false; }
   source_state produce(stage_output& out) override;
+  // The name of the last file, and how much of it was read: files that come before that name are
+  // done, those that have come since then with such a name are not looked at.
+  result<tensor> keep(const item_types&) override;
+  result<void> reopen(const tensor& kept, const item_types&) override;
 
  protected:
   virtual result<void> open(const std::string& path) = 0;
@@ -51,9 +55,13 @@ class each_file : public stage {
 
  private:
   std::string pattern_;
+  result<void> skip_to_position(stage_output& out);
   bool follows_out_, has_looked_ = false, is_open_ = false;
   std::vector<found_file> files_;
   std::size_t next_ = 0;
+  std::uint64_t reads_ = 0;      // of the file that is open, or was last
+  std::string goes_on_at_;       // of a checkpoint: the last file; empty: there is none
+  bool goes_on_inside_ = false;  // which was not read to its end
 };
 
 // One whose files may be packed.
@@ -78,6 +86,7 @@ std::uint32_t add_file_source(flow_graph& t, const char* kind, const std::string
   info.kind = kind;
   info.where = where;
   info.on_error = o.on_error;
+  info.has_position = true;
   info.make = [=] {
     return std::unique_ptr<stage>(std::make_unique<Stage>(pattern, o.follows_links_out, args...));
   };

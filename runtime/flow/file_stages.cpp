@@ -1,13 +1,17 @@
 #include "troupe/runtime/flow/file_stages.hpp"
 
+#include "troupe/devices/files/host_disk.hpp"
 #include "troupe/devices/files/line_reader.hpp"
 #include "troupe/devices/files/npy_file.hpp"
 #include "troupe/devices/files/whole_file.hpp"
 #include "troupe/runtime/flow/each_file.hpp"
+#include "troupe/runtime/flow/function_id.hpp"
+#include "troupe/runtime/flow/value_codec.hpp"
 #include "troupe/runtime/text/printable.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -140,6 +144,16 @@ class npy_source final : public each_file {
   std::int64_t row_ = 0;
 };
 
+// What watch() knows of a file, in a checkpoint.
+struct known_file {
+  std::int64_t size = 0, changed_ns = 0;
+  std::uint64_t inode = 0;
+  bool was_given = false;
+  static constexpr auto fields =
+      troupe::fields<&known_file::size, &known_file::changed_ns, &known_file::inode,
+                     &known_file::was_given>("size", "changed_ns", "inode", "was_given");
+};
+
 class watch_source final : public stage {
  public:
   watch_source(std::string pattern, bool follows_out, std::int64_t every_ns)
@@ -169,6 +183,20 @@ class watch_source final : public stage {
     return source_state::more;
   }
   std::int64_t wakes_at() const override { return looks_at_; }
+  // What was found and not given yet is found again.
+  std::optional<tensor> save() const override {
+    std::map<std::string, known_file> known;
+    for (const auto& [path, s] : known_) known[path] = {s.size, s.changed_ns, s.inode, s.was_given};
+    for (const auto& f : ready_) known[f.path].was_given = false;
+    return saved_by([&](byte_writer& w) { write_value(w, known), w.number(is_first_); });
+  }
+  bool load(const tensor& saved) override {
+    std::map<std::string, known_file> known;
+    const bool is_read =
+        load_from(saved, [&](byte_reader& r) { read_value(r, known), read_value(r, is_first_); });
+    for (const auto& [path, k] : known) known_[path] = {k.size, k.changed_ns, k.inode, k.was_given};
+    return is_read;
+  }
 
  private:
   // What has stayed as it was since the last look is complete. Those of the first look are.
@@ -217,6 +245,12 @@ class timer_source final : public stage {
     return source_state::later;
   }
   std::int64_t wakes_at() const override { return next_; }
+  std::optional<tensor> save() const override {
+    return saved_by([&](byte_writer& w) { w.number(n_); });
+  }
+  bool load(const tensor& saved) override {
+    return load_from(saved, [&](byte_reader& r) { n_ = r.number<std::uint64_t>(); });
+  }
 
  private:
   std::int64_t every_ns_, next_ = 0;
@@ -343,6 +377,7 @@ flow<std::uint64_t> timer(flow_graph& t, nanoseconds_of every, source_location w
   stage_info info;
   info.kind = "timer";
   info.where = where;
+  info.has_position = true;
   info.make = [ns = std::max<std::int64_t>(1, every.ns)] {
     return std::unique_ptr<stage>(std::make_unique<timer_source>(ns));
   };
@@ -423,6 +458,53 @@ result<void> file_being_made::write_at_start(std::string_view text) {
   return {};
 }
 
+result<void> file_being_made::failed(const std::string& why) {
+  failed_.emplace(error_code::failed, why);
+  return *failed_;
+}
+
+result<void> file_being_made::keep(mark& m) {
+  if (failed_) return *failed_;
+  if (fd_ < 0 && buffer_.empty()) return {};
+  if (auto ok = flush(); !ok) return ok;
+  struct stat s{};
+  if (::fdatasync(fd_) != 0 || ::fstat(fd_, &s) != 0)
+    return failed(fmt::format("{}.tmp: cannot be written: {}", path_, std::strerror(errno)));
+  if (m.inode == 0) {
+    // Its name, once.
+    const auto folder = fs::path(path_).parent_path();
+    if (auto ok = make_host_disk()->sync_folder(folder.empty() ? "." : folder.string()); !ok)
+      return failed(ok.error().message());
+  }
+  m.bytes = static_cast<std::uint64_t>(s.st_size);
+  m.inode = s.st_ino;
+  return {};
+}
+
+result<void> file_being_made::reopen(const mark& m) {
+  if (m.inode == 0) return {};
+  const auto temporary = path_ + ".tmp";
+  const auto is_it = [&](const struct stat& s) {
+    return S_ISREG(s.st_mode) && s.st_ino == m.inode &&
+           static_cast<std::uint64_t>(s.st_size) >= m.bytes;
+  };
+  struct stat s{};
+  // It was whole, and the topology was not.
+  if (::lstat(temporary.c_str(), &s) != 0 && errno == ENOENT && ::lstat(path_.c_str(), &s) == 0 &&
+      is_it(s) && ::rename(path_.c_str(), temporary.c_str()) != 0)
+    return failed(fmt::format("{}: cannot be renamed: {}", path_, std::strerror(errno)));
+  fd_ = ::open(temporary.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
+  if (fd_ < 0)
+    return failed(fmt::format("{}: the checkpoint goes on with it, and it cannot be written: {}",
+                              temporary, std::strerror(errno)));
+  if (::fstat(fd_, &s) != 0 || !is_it(s))
+    return failed(
+        fmt::format("{}: it is not the file that the checkpoint goes on with", temporary));
+  if (::ftruncate(fd_, static_cast<off_t>(m.bytes)) != 0 || ::lseek(fd_, 0, SEEK_END) < 0)
+    return failed(fmt::format("{}: cannot be cut off: {}", temporary, std::strerror(errno)));
+  return {};
+}
+
 result<void> file_being_made::finish() {
   if (auto ok = flush(); !ok) return ok;
   const auto temporary = path_ + ".tmp";
@@ -469,13 +551,37 @@ std::string json_text(std::string_view s) {
   return text + "\"";
 }
 
+namespace {
+struct npy_mark {
+  file_being_made::mark file;
+  std::uint8_t type = 255;  // of its tensors, a dtype; 255: none has come
+  std::vector<std::int64_t> sizes;
+  static constexpr auto fields =
+      troupe::fields<&npy_mark::file, &npy_mark::type, &npy_mark::sizes>("file", "type", "sizes");
+};
+}  // namespace
+
 void write_npy(const flow<tensor>& in, const std::string& path, const stage_options& o,
                source_location where) {
   struct npy_writer {
     std::shared_ptr<file_being_made> file;
+    npy_mark state{};
     std::optional<tensor_spec> spec;
-    std::uint64_t rows = 0;
     result<void> open() { return file->can_be_made(); }
+    result<void> keep() { return file->keep(state.file); }
+    result<void> reopen() {
+      if (state.type < dtype_count) {
+        const auto sizes = shape::from(std::vector<dim>(state.sizes.begin(), state.sizes.end()));
+        if (!sizes) return error(error_code::failed, "its shape is none");
+        spec = tensor_spec{static_cast<dtype>(state.type), *sizes};
+      }
+      return file->reopen(state.file);
+    }
+    void set_spec(const tensor_spec& s) {
+      spec = s;
+      state.type = static_cast<std::uint8_t>(s.type);
+      for (std::size_t i = 0; i < s.shape.rank(); ++i) state.sizes.push_back(s.shape.size(i));
+    }
     result<void> operator()(const tensor& t) {
       if (!t) return error(error_code::failed, file->path() + ": an item is no tensor");
       if (!spec) {
@@ -484,26 +590,26 @@ void write_npy(const flow<tensor>& in, const std::string& path, const stage_opti
           return error(error_code::usage,
                        fmt::format("{}: the format has no {}", file->path(), to_string(t.spec())));
         if (auto ok = file->write(head); !ok) return ok;
-        spec = t.spec();
+        set_spec(t.spec());
       }
       if (t.spec() != *spec)
         return error(error_code::failed,
                      fmt::format("{}: item {} is {}, and those before it are {}", file->path(),
-                                 rows, to_string(t.spec()), to_string(*spec)));
-      ++rows;
+                                 state.file.items, to_string(t.spec()), to_string(*spec)));
+      ++state.file.items;
       return file->write({reinterpret_cast<const char*>(t.bytes().data()), t.bytes().size()});
     }
     result<void> finish() {
       if (!spec) {
-        spec = tensor_spec{dtype::f32, {}};
+        set_spec(tensor_spec{dtype::f32, {}});
         if (auto ok = file->write(npy_head(*spec, 0)); !ok) return ok;
       }
-      if (auto ok = file->write_at_start(npy_head(*spec, rows)); !ok) return ok;
+      if (auto ok = file->write_at_start(npy_head(*spec, state.file.items)); !ok) return ok;
       return file->finish();
     }
   };
   const auto named = named_writer(in.graph(), o, "write_npy", path, where);
-  for_each(in, npy_writer{std::make_shared<file_being_made>(path), {}, 0}, named, where);
+  for_each(in, npy_writer{std::make_shared<file_being_made>(path), {}, {}}, named, where);
 }
 
 void write_files(const flow<file_bytes>& in, const std::string& folder, const stage_options& o,

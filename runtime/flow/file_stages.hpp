@@ -105,6 +105,15 @@ flow<std::uint64_t> timer(flow_graph& t, nanoseconds_of every,
 // A file that appears under its name when it is whole. Used by the ends below.
 class file_being_made {
  public:
+  // How far it is, for a checkpoint.
+  struct mark {
+    std::uint64_t bytes = 0, inode = 0;  // inode 0: nothing was written
+    std::uint64_t items = 0;             // of whoever writes
+    bool has_begun = false;              // likewise: its head is there
+    static constexpr auto fields =
+        troupe::fields<&mark::bytes, &mark::inode, &mark::items, &mark::has_begun>(
+            "bytes", "inode", "items", "has_begun");
+  };
   explicit file_being_made(std::string path);
   ~file_being_made();
   // Before anything is there to write: whether its folder may be written.
@@ -113,10 +122,16 @@ class file_being_made {
   result<void> write(std::string_view text);
   result<void> write_at_start(std::string_view text);
   result<void> finish();
+  // All that was written is on the disk, and `m` says how much that is.
+  result<void> keep(mark& m);
+  // It is as it was at that mark: what came later is cut off, and where it had its name already, it
+  // has it no more. failed: it is gone, or another one.
+  result<void> reopen(const mark& m);
   const std::string& path() const noexcept { return path_; }
 
  private:
   result<void> open();
+  result<void> failed(const std::string& why);
   result<void> flush();
   std::string path_, buffer_;
   int fd_ = -1;
@@ -203,10 +218,12 @@ void write_csv(const flow<T>& in, const std::string& path, const stage_options& 
   static_assert(fits, "write_csv: an item is no text or number, and lists no `fields` of such");
   struct csv_writer {
     std::shared_ptr<file_being_made> file;
-    bool has_begun = false;
+    file_being_made::mark state{};
     result<void> open() { return file->can_be_made(); }
+    result<void> keep() { return file->keep(state); }
+    result<void> reopen() { return file->reopen(state); }
     result<void> begin() {
-      if (std::exchange(has_begun, true)) return {};
+      if (std::exchange(state.has_begun, true)) return {};
       if constexpr (has_fields<T>)
         return file->write(csv_row(std::span<const std::string_view>(T::fields.names)));
       else
@@ -233,7 +250,10 @@ void write_json_lines(const flow<T>& in, const std::string& path, const stage_op
                       source_location where = source_location::current()) {
   struct json_writer {
     std::shared_ptr<file_being_made> file;
+    file_being_made::mark state{};
     result<void> open() { return file->can_be_made(); }
+    result<void> keep() { return file->keep(state); }
+    result<void> reopen() { return file->reopen(state); }
     result<void> operator()(const T& value) { return file->write(json_value(value) + "\n"); }
     result<void> finish() { return file->finish(); }
   };

@@ -30,6 +30,8 @@ stage_info common(const new_stage& s, const stage_options& o, const source_locat
   info.travels = s.travels;
   info.contract = s.contract;
   info.borrows = s.borrows;
+  if (s.forgets != nullptr) info.forgets = s.forgets;
+  info.holds_items = types_that_wait({s.takes});
   return info;
 }
 
@@ -181,6 +183,10 @@ std::vector<stage_info> instances_of(const stage_info& info, survival kind, std:
 std::uint32_t add_source(flow_graph& g, stage_info info,
                          const std::optional<flow<dead_letter>>& letters) {
   info.is_source = info.is_timed = true;
+  if (!info.has_position && info.forgets.empty())
+    info.forgets =
+        "it cannot be told where to go on: sources of files, from(), samples() and timer() can, "
+        "and functions with a member `state`";
   info.inputs = 0;
   if (info.name.empty()) info.name = info.kind;
   info.rate = unknown_rate;
@@ -274,6 +280,8 @@ std::uint32_t add_function(flow_graph& g, std::uint32_t from, std::uint32_t port
   ends.gather.inputs = ends.deal.outputs;
   ends.gather.outputs = s.outputs;
   ends.deal.where = ends.gather.where = where;
+  ends.deal.holds_items = types_that_wait({s.takes});
+  ends.gather.holds_items = types_that_wait({s.makes});
   const auto dealer = g.add_stage(std::move(ends.deal));
   g.connect(from, port, dealer, 0);
   std::vector<std::uint32_t> workers;

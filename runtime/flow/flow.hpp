@@ -29,6 +29,7 @@
 #include "troupe/runtime/flow/replica_control.hpp"
 #include "troupe/runtime/flow/shape_stages.hpp"
 #include "troupe/runtime/flow/stage_name.hpp"
+#include "troupe/runtime/flow/value_codec.hpp"
 
 #include <cstdint>
 #include <memory>
@@ -110,7 +111,22 @@ struct new_stage {
   // Null: no other function may come into its place.
   std::shared_ptr<const function_contract> contract{};
   std::shared_ptr<const lender> borrows{};
+  // Why no checkpoint can have what its function keeps; null: it can.
+  const char* forgets = nullptr;
+  // How its items and those that it makes are written; null: they are not.
+  const value_codec* takes = nullptr;
+  const value_codec* makes = nullptr;
 };
+// Of a function of items `In`.
+template <class F, class... In>
+constexpr const char* why_it_forgets() {
+  if constexpr (borrows<F> || has_state<F> ||
+                (std::is_invocable_v<const F&, In...> && !has_finish<F>))
+    return nullptr;
+  else
+    return "its function may keep something from item to item, which only a member `state` tells; "
+           "one that keeps nothing has a const operator()";
+}
 template <class F, class T, class U>
 std::shared_ptr<const function_contract> contract_of(bool makes_one, bool makes_at_end = false) {
   std::string state;
@@ -177,6 +193,13 @@ template <class F, class T>
 using mapped_item =
     std::conditional_t<std::is_void_v<typename mapped<F, T>::item>, T, typename mapped<F, T>::item>;
 
+// Of a function without arguments: source() takes what it returns.
+template <class F>
+inline constexpr bool returns_a_generator = false;
+template <class F>
+  requires std::is_invocable_v<F&>
+inline constexpr bool returns_a_generator<F> = returned_by<F>::is_generator;
+
 template <class F>
 constexpr stage_rate rate_of_result(bool is_one) {
   return is_one && !has_finish<F> ? stage_rate{} : unknown_rate;
@@ -189,21 +212,28 @@ constexpr stage_rate rate_of_result(bool is_one) {
 template <class F>
 auto source(flow_graph& t, F f, const stage_options& o = {},
             source_location where = source_location::current()) {
-  stage_info info;
-  info.name = o.name;
-  info.is_named = !o.name.empty();
-  info.kind = "source";
-  info.where = where;
-  info.on_error = o.on_error;
-  info.may_block = o.blocks || borrows<F>;
-  info.borrows = lender_of(f);
-  info.make = stage_maker<source_stage<F>>(std::move(f));
-  const auto id = add_source(t, std::move(info), o.dead_letters);
-  is_alone(t, id, o);
-  if constexpr (requires { typename F::promise_type; })
-    return flow<typename F::value_type>(t, id, 0);
-  else
-    return flow<typename returned_by<F>::item>(t, id, 0);
+  constexpr bool fits = !returns_a_generator<F>;
+  static_assert(fits, "source: the function returns a generator: give it what that returns, f()");
+  if constexpr (fits) {
+    stage_info info;
+    info.name = o.name;
+    info.is_named = !o.name.empty();
+    info.kind = "source";
+    info.where = where;
+    info.on_error = o.on_error;
+    info.may_block = o.blocks || borrows<F>;
+    info.borrows = lender_of(f);
+    info.has_position = has_state<F>;
+    info.make = stage_maker<source_stage<F>>(std::move(f));
+    const auto id = add_source(t, std::move(info), o.dead_letters);
+    is_alone(t, id, o);
+    if constexpr (requires { typename F::promise_type; })
+      return flow<typename F::value_type>(t, id, 0);
+    else
+      return flow<typename returned_by<F>::item>(t, id, 0);
+  } else {
+    return flow<typename returned_by<F>::item>(t, 0, 0);
+  }
 }
 
 // The elements of a container, one after the other.
@@ -211,14 +241,15 @@ template <class Container>
 auto from(flow_graph& t, Container c, const stage_options& o = {},
           source_location where = source_location::current()) {
   using T = std::remove_cvref_t<decltype(*c.begin())>;
-  return source(
-      t,
-      [all = std::make_shared<Container>(std::move(c)),
-       at = std::size_t{0}]() mutable -> std::optional<T> {
-        if (at >= all->size()) return std::nullopt;
-        return (*all)[at++];
-      },
-      o, where);
+  struct each_element {
+    std::shared_ptr<Container> all;
+    std::uint64_t state = 0;  // the next one
+    std::optional<T> operator()() {
+      if (state >= all->size()) return std::nullopt;
+      return (*all)[static_cast<std::size_t>(state++)];
+    }
+  };
+  return source(t, each_element{std::make_shared<Container>(std::move(c))}, o, where);
 }
 template <class T>
 auto from(flow_graph& t, std::initializer_list<T> c, const stage_options& o = {},
@@ -251,7 +282,7 @@ auto map(const flow<T>& in, F f, const stage_options& o = {},
                std::move(travels), makes_at_end_only<F, T>,
                contract_of<F, T, U>(rate_of_result<F>(contract::is_one).is_known,
                                     makes_at_end_only<F, T>),
-               std::move(lends)},
+               std::move(lends), why_it_forgets<F, T>(), codec_of<T>(), codec_of<U>()},
               with_its_thread<F, T>(o), where),
           0);
     } else {
@@ -306,7 +337,10 @@ flow<T> filter(const flow<T>& in, F is_wanted, const stage_options& o = {},
                                  {},
                                  false,
                                  {},
-                                 std::move(lends)},
+                                 std::move(lends),
+                                 why_it_forgets<F, const T&>(),
+                                 codec_of<T>(),
+                                 codec_of<T>()},
                                 with_its_thread<F, const T&>(o), where),
                    0);
   }
@@ -326,7 +360,7 @@ void for_each(const flow<T>& in, F f, const stage_options& o = {},
         in.graph(), in.stage(), in.port(),
         {"for_each", name_of_function<F>(), stage_maker<function_stage<F, T>>(std::move(f)), 0,
          unknown_rate, has_finish<F>, std::is_copy_constructible_v<F>, std::move(travels), false,
-         contract_of<F, T, void>(false), std::move(lends)},
+         contract_of<F, T, void>(false), std::move(lends), why_it_forgets<F, T>(), codec_of<T>()},
         with_its_thread<F, T>(o), where);
   }
 }
@@ -344,6 +378,8 @@ std::shared_ptr<std::vector<T>> collect(const flow<T>& in, const stage_options& 
       in.graph(), in.stage(), in.port(),
       {"collect", &typeid(F), stage_maker<function_stage<F, T>>(keep), 0, unknown_rate}, alone,
       where);
+  in.graph().stage_at(id).forgets =
+      "it gathers items in the program's memory; write_csv() and others write them";
   is_alone(in.graph(), id, o);
   return all;
 }
@@ -358,7 +394,9 @@ flow<T> merge(const std::vector<flow<T>>& flows,
   auto& g = flows.front().graph();
   std::vector<std::pair<std::uint32_t, std::uint32_t>> from;
   for (const auto& f : flows) from.emplace_back(f.stage(), f.port());
-  return {g, add_merge(g, std::move(from), where), 0};
+  const auto id = add_merge(g, std::move(from), where);
+  g.stage_at(id).holds_items = types_that_wait({codec_of<T>()});
+  return {g, id, 0};
 }
 template <class T>
 flow<T> merge(const flow<T>& a, const flow<T>& b,
@@ -379,6 +417,7 @@ flow<std::tuple<Ts...>> zip_at(const source_location& where, const flow<Ts>&... 
   info.kind = "zip";
   info.where = where;
   info.is_join = true;
+  info.holds_items = {codec_of<Ts>()...};
   info.make = [] {
     return make_zip(sizeof...(Ts), [](std::vector<any_value>& v) {
       return [&]<std::size_t... I>(std::index_sequence<I...>) {
@@ -424,6 +463,18 @@ std::pair<flow<T>, flow<T>> split(const flow<T>& in, F is_first, const stage_opt
    public:
     explicit split_stage(F f) : f_(std::move(f)) {}
     result<void> open() override { return open_function(f_); }
+    std::optional<tensor> save() const override {
+      if constexpr (has_state<F>)
+        return saved_by([&](byte_writer& w) { write_value(w, f_.state); });
+      else
+        return std::nullopt;
+    }
+    bool load([[maybe_unused]] const tensor& saved) override {
+      if constexpr (has_state<F>)
+        return load_from(saved, [&](byte_reader& r) { read_value(r, f_.state); });
+      else
+        return false;
+    }
     bool take(std::uint32_t, any_value&& v, stage_output& out) override {
       if constexpr (fits) out.put(f_(std::as_const(v.get<T>())) ? 0 : 1, std::move(v));
       return false;
@@ -438,6 +489,8 @@ std::pair<flow<T>, flow<T>> split(const flow<T>& in, F is_first, const stage_opt
       in.graph(), in.stage(), in.port(),
       {"split", &typeid(F), stage_maker<split_stage>(std::move(is_first)), 2, unknown_rate}, one,
       where);
+  if (const auto* why = why_it_forgets<F, const T&>()) in.graph().stage_at(id).forgets = why;
+  in.graph().stage_at(id).holds_items = types_that_wait({codec_of<T>()});
   is_alone(in.graph(), id, o);
   return {flow<T>(in.graph(), id, 0), flow<T>(in.graph(), id, 1)};
 }
@@ -467,6 +520,7 @@ flow<std::vector<T>> batch(const flow<T>& in, const batch_options& o,
   info.kind = "batch";
   info.where = where;
   info.holds = true;
+  info.holds_items = {codec_of<T>()};
   info.is_timed = o.within.ns > 0;
   info.rate = o.within.ns > 0 ? unknown_rate : stage_rate{1, o.count};
   if (o.count == 0)
@@ -500,6 +554,7 @@ flow<T> unbatch(const flow<std::vector<T>>& in,
   stage_info info;
   info.kind = "unbatch";
   info.where = where;
+  info.holds_items = types_that_wait({codec_of<std::vector<T>>()});
   info.rate = unknown_rate;
   info.make = [] { return std::unique_ptr<stage>(std::make_unique<unbatch_stage>()); };
   return {in.graph(), add_shape(in.graph(), {{in.stage(), in.port()}}, std::move(info)), 0};
@@ -520,6 +575,7 @@ flow<std::vector<T>> window(const flow<T>& in, const window_options& o,
   info.kind = "window";
   info.where = where;
   info.holds = true;
+  info.holds_items = {codec_of<T>()};
   if ((o.count == 0) == (o.every.ns == 0))
     in.graph().note_mistake(
         error(error_code::usage, "window: either .count or .every is needed").at(where));
@@ -563,6 +619,7 @@ flow<T> first(const flow<T>& in, std::uint64_t count,
   stage_info info;
   info.kind = "first";
   info.where = where;
+  info.holds_items = types_that_wait({codec_of<T>()});
   info.rate = unknown_rate;
   info.make = [=] { return make_first(count); };
   return {in.graph(), add_shape(in.graph(), {{in.stage(), in.port()}}, std::move(info)), 0};
@@ -635,6 +692,14 @@ std::shared_ptr<const travelling_function> travels_by_key(const stage_options& o
   return t;
 }
 
+template <class F, class Key>
+constexpr const char* why_keys_are_forgotten() {
+  if constexpr (has_state<F> && can_travel<Key>)
+    return nullptr;
+  else
+    return "what it has learnt of each key is written only where that is its member `state`, and "
+           "keys are numbers, texts, containers of such, or structs that list their fields";
+}
 // An instance of `f` for each key, copied from the one that is given: it sees the items of its key
 // only. Where it has finish(), that is called for each key at the end, in the order of the keys;
 // finish(key) gets it. With replicas, keys are dealt among them. Keys have std::hash, == and <.
@@ -662,14 +727,24 @@ auto partition_by(const flow<T>& in, K key, F f, const stage_options& o = {},
     };
     auto both = std::pair<K, F>(std::move(key), std::move(f));
     auto travels = travels_by_key<T, U>(o, both);
-    return flow<U>(
-        in.graph(),
-        add_function(
-            in.graph(), in.stage(), in.port(),
-            {"partition_by", &typeid(F), stage_maker<keyed_stage<K, F, T>>(std::move(both)), 1,
-             unknown_rate, true, true, std::move(travels), makes_at_end_only<F, T>},
-            o, where, hash),
-        0);
+    return flow<U>(in.graph(),
+                   add_function(in.graph(), in.stage(), in.port(),
+                                {"partition_by",
+                                 &typeid(F),
+                                 stage_maker<keyed_stage<K, F, T>>(std::move(both)),
+                                 1,
+                                 unknown_rate,
+                                 true,
+                                 true,
+                                 std::move(travels),
+                                 makes_at_end_only<F, T>,
+                                 {},
+                                 {},
+                                 why_keys_are_forgotten<F, key_type>(),
+                                 codec_of<T>(),
+                                 codec_of<U>()},
+                                o, where, hash),
+                   0);
   }
 }
 
@@ -705,9 +780,47 @@ flow<std::pair<A, B>> join_by(const flow<A>& a, const flow<B>& b, KA key_a, KB k
       if (++ended_ == 2) out.count_dropped(held_);
       return false;
     }
+    // One of the tables is empty of each key; the order within a key is kept.
+    result<tensor> keep(const item_types& types) override {
+      auto a = items_of_table(a_), b = items_of_table(b_);
+      const auto first = kept_items(a, types[0]), second = kept_items(b, types[1]);
+      return saved_by([&](byte_writer& w) {
+        write_tensor(w, first);
+        write_tensor(w, second);
+        w.number(next_);
+        w.number(ended_);
+      });
+    }
+    result<void> reopen(const tensor& kept, const item_types& types) override {
+      tensor first, second;
+      const bool is_read = load_from(kept, [&](byte_reader& r) {
+        first = read_tensor(r);
+        second = read_tensor(r);
+        next_ = r.number<std::uint32_t>() % 2;
+        ended_ = r.number<std::uint32_t>();
+      });
+      auto a = is_read ? items_kept(first, types[0]) : std::nullopt;
+      auto b = is_read ? items_kept(second, types[1]) : std::nullopt;
+      if (!a || !b) return error(error_code::failed, "what it held is damaged");
+      held_ = a->size() + b->size();
+      for (auto& it : *a) {
+        auto key = key_a_(std::as_const(it.value.template get<A>()));
+        a_.emplace(std::move(key), std::move(it.value));
+      }
+      for (auto& it : *b) {
+        auto key = key_b_(std::as_const(it.value.template get<B>()));
+        b_.emplace(std::move(key), std::move(it.value));
+      }
+      return {};
+    }
 
    private:
     using table = std::multimap<key_type, any_value>;
+    static std::vector<flow_item> items_of_table(const table& t) {
+      std::vector<flow_item> all;
+      for (const auto& [key, value] : t) all.push_back({value.copy(), {}});
+      return all;
+    }
     bool pair(const key_type& key, any_value& v, table& own, table& other, std::uint32_t port,
               stage_output& out) {
       next_ = 1 - port;
@@ -743,6 +856,7 @@ flow<std::pair<A, B>> join_by(const flow<A>& a, const flow<B>& b, KA key_a, KB k
   info.kind = "join_by";
   info.where = where;
   info.takes_any = info.holds = true;
+  info.holds_items = {codec_of<A>(), codec_of<B>()};
   info.rate = unknown_rate;
   info.make = [key_a, key_b, o] {
     return std::unique_ptr<stage>(std::make_unique<join_stage>(key_a, key_b, o.hold));

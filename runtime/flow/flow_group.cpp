@@ -48,6 +48,7 @@ void stage_output::set_origin(item_origin o) { slot_.origin = std::move(o); }
 void stage_output::set_label(std::shared_ptr<const std::string> label) {
   slot_.origin.label = std::move(label);
 }
+void stage_output::set_unheard(bool is_unheard) noexcept { slot_.is_unheard = is_unheard; }
 void stage_output::fail(error e) {
   if (!slot_.failed) slot_.failed.emplace(std::move(e));
 }
@@ -89,6 +90,7 @@ std::int64_t stage_output::load_of(std::uint32_t port) const noexcept {
   if (slot_.called_ns == 0) return 2 * n;
   return 2 * (n - std::clamp(std::llround(ahead_ns / slot_.called_ns), 1LL, ahead_max)) + 1;
 }
+bool stage_output::is_held() const noexcept { return group_.is_held_; }
 std::uint32_t stage_output::ports() const noexcept {
   return static_cast<std::uint32_t>(slot_.out.size());
 }
@@ -287,12 +289,13 @@ void flow_group::post(flow_edge& e) {
   if (wire_ == nullptr) return;
   e.outbox_bytes = 0;
   e.last_batch = e.outbox.size();
+  e.owes_end = false;
   wire_->send(e.id, std::exchange(e.outbox, {}), e.end_sent);
 }
 
 void flow_group::flush() {
   for (const auto i : outgoing_)
-    if (auto& e = *edges_[i]; !e.outbox.empty()) post(e);
+    if (auto& e = *edges_[i]; !e.outbox.empty() || e.owes_end) post(e);
 }
 
 template <class Origin>
@@ -425,7 +428,10 @@ template <class Call>
 }
 
 void stage_output::put(std::uint32_t port, any_value&& value) {
-  if (slot_.is_source) slot_.origin.number = slot_.made++;
+  if (slot_.is_source) {
+    if (slot_.is_unheard) return;
+    slot_.origin.number = slot_.made++;
+  }
   group_.put(slot_, port, std::move(value), std::as_const(slot_.origin));
 }
 void stage_output::put_last(std::uint32_t port, any_value&& value) {
@@ -506,9 +512,13 @@ void flow_group::after(flow_slot& s) {
   if (!s.is_over && (s.is_closing || (s.info->may_be_over && s.what->is_over()))) over(s);
 }
 
+// Of one that a checkpoint has, whatever that says.
+const std::string& flow_group::source_name(const item_origin& o) const {
+  static const std::string unknown = "an unknown source";
+  return o.source < graph_->stages().size() ? graph_->stages()[o.source].name : unknown;
+}
 std::string flow_group::name_item(const item_origin& o) const {
-  const auto& source = graph_->stages()[o.source];
-  auto text = fmt::format("item {} of {}", o.number, source.name);
+  auto text = fmt::format("item {} of {}", o.number, source_name(o));
   if (o.label != nullptr && !o.label->empty()) text += fmt::format(" ({})", *o.label);
   return text;
 }
@@ -534,7 +544,7 @@ void flow_group::failed(flow_slot& s) {
   const bool is_ending = s.inputs_ended == s.in.size() || s.origin.kind == item_kind::end;
   if (policy.what == error_policy::kind::restart && (s.is_source || !is_ending)) begin_anew(s);
   if (s.info->dead_output == no_port) return;
-  dead_letter letter{s.info->name, graph_->stages()[s.origin.source].name, s.origin.number,
+  dead_letter letter{s.info->name, source_name(s.origin), s.origin.number,
                      s.origin.label != nullptr ? *s.origin.label : std::string(), why.message()};
   auto origin = s.origin;
   origin.kind = item_kind::item;
@@ -852,10 +862,11 @@ void flow_group::deliver(std::uint32_t edge, std::vector<flow_item>&& items, boo
   mark(*e->to);
 }
 
-void flow_group::pause(bool is_paused) {
+void flow_group::pause(bool is_paused, bool is_held) {
   is_paused_ = is_paused;
+  is_held_ = is_held;
   for (auto& s : slots_)
-    if (s != nullptr && s->is_source && !s->is_over) mark(*s);
+    if (s != nullptr && (s->is_source || s->info->ledger != nullptr) && !s->is_over) mark(*s);
 }
 
 void flow_group::look(std::uint32_t stage) {

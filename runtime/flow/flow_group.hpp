@@ -38,6 +38,7 @@ namespace troupe {
 
 struct stage_change;
 struct stage_replacement;
+struct topology_checkpoint;
 
 // What tools, and the other end of an edge, see of it.
 struct edge_meter {
@@ -84,6 +85,7 @@ struct flow_edge {
   std::uint64_t told_items = 0, told_bytes = 0;  // that were taken: what a far producer knows
   // Of the producer's end.
   bool is_full = false, is_closed = false, end_sent = false;
+  bool owes_end = false;  // to another process: it ended before this one began
   std::vector<flow_item> outbox;
   std::uint64_t outbox_bytes = 0;
   std::size_t last_batch = 0;  // items
@@ -102,6 +104,7 @@ struct flow_slot {
   bool is_source = false, is_end = false, is_replica = false, is_chained = false;
   bool is_recovered = false;
   bool is_open = false;       // stage::open() was called
+  bool is_unheard = false;    // what it puts goes to nobody (stage_output::set_unheard)
   bool has_chores = false;    // with each item: a ticket, a loop, a deadline, an early end
   flow_edge* only = nullptr;  // the edge of output 0 where that has one
   std::unique_ptr<stage> what;
@@ -152,6 +155,18 @@ class flow_group {
   // their process. What they had is dealt again (kept_replicas.hpp, recovered_replicas.hpp).
   void lose(const std::vector<std::uint32_t>& stages);
 
+  // Of a group that is put together: what is not done yet of items that sources have made, in a few
+  // words; empty: nothing is, and keep() may be called.
+  std::string under_way() const;
+  // Replicas in other processes work on items.
+  bool has_items_elsewhere() const;
+  // As it is. Errors: those of stages, which go on as if they had not been asked. Throws
+  // std::bad_alloc.
+  result<topology_checkpoint> keep();
+  // Of one that nobody has run: everything is as in the checkpoint. usage: that is of another
+  // topology; failed: it does not fit, or a stage cannot go on from it.
+  result<void> go_on_from(const topology_checkpoint& c);
+
   // Fires what can fire, until nothing can, or `until_ns` has come. `wire`: null where the group is
   // whole.
   state run(const std::function<std::int64_t()>& now_ns, std::int64_t until_ns, flow_wire* wire);
@@ -162,8 +177,9 @@ class flow_group {
   void close(std::uint32_t edge);
   // Sources make no more; what is under way goes on to its end.
   void finish();
-  // Sources make nothing until they are to go on; what is under way goes on.
-  void pause(bool is_paused);
+  // Sources make nothing until they are to go on; what is under way goes on. `is_held`: and nothing
+  // more is given to replicas that may be in other processes.
+  void pause(bool is_paused, bool is_held = false);
   // Another function takes over as soon as the stage has put all of its item at hand.
   void replace(std::shared_ptr<stage_replacement> r);
   // That stage may have something to do, for a reason that stands in no queue.
@@ -225,6 +241,7 @@ class flow_group {
   void after(flow_slot& s);
   void failed(flow_slot& s);
   std::string name_item(const item_origin& o) const;
+  const std::string& source_name(const item_origin& o) const;
   std::uint32_t fire(flow_slot& s, std::uint32_t most);
   bool fire_once(flow_slot& s);
   static bool has_done_all(const flow_slot& s) noexcept;
@@ -265,7 +282,7 @@ class flow_group {
   std::uint32_t until_measured_ = 1;  // calls from outside
   bool is_measuring_ = false;
   std::int64_t inner_ns_ = 0;
-  bool is_closing_ = false, is_paused_ = false;
+  bool is_closing_ = false, is_paused_ = false, is_held_ = false;
   std::optional<flow_failure> failure_;
   // During run().
   const std::function<std::int64_t()>* now_ = nullptr;

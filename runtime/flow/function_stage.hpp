@@ -111,6 +111,33 @@ auto called(F& f, [[maybe_unused]] stage_output& out, In&&... in) {
   }
 }
 
+// Members of a function with `state`, for checkpoints of the topology. keep() is called before its
+// `state` is written: what that speaks of has to be durable then, such as the first so many bytes
+// of a file. reopen() is called after open(), when `state` is what it was: what came later is
+// undone.
+template <class F>
+concept has_keep = requires(F& f) {
+  { f.keep() } -> std::same_as<result<void>>;
+};
+template <class F>
+concept has_reopen = requires(F& f) {
+  { f.reopen() } -> std::same_as<result<void>>;
+};
+template <class F>
+result<tensor> kept_by(F& f, const stage& s) {
+  if constexpr (has_keep<F>)
+    if (auto ok = f.keep(); !ok) return std::move(ok.error());
+  return s.save().value_or(tensor{});
+}
+template <class F>
+result<void> reopened(F& f, stage& s, const tensor& kept) {
+  if (kept && !s.load(kept)) return error(error_code::failed, "it was kept with another state");
+  if constexpr (has_reopen<F>)
+    return f.reopen();
+  else
+    return {};
+}
+
 template <class F>
 concept has_finish = requires(F& f) { f.finish(); };
 
@@ -202,6 +229,10 @@ class function_stage final : public stage {
     else
       return false;
   }
+  result<tensor> keep(const item_types&) override { return kept_by(f_, *this); }
+  result<void> reopen(const tensor& kept, const item_types&) override {
+    return reopened(f_, *this, kept);
+  }
 
  private:
   F f_;
@@ -237,6 +268,22 @@ class source_stage final : public stage {
     return source_state::more;
   }
   bool take(std::uint32_t, any_value&&, stage_output&) override { return false; }
+  std::optional<tensor> save() const override {
+    if constexpr (has_state<F>)
+      return saved_by([&](byte_writer& w) { write_value(w, f_.state); });
+    else
+      return std::nullopt;
+  }
+  bool load([[maybe_unused]] const tensor& saved) override {
+    if constexpr (has_state<F>)
+      return load_from(saved, [&](byte_reader& r) { read_value(r, f_.state); });
+    else
+      return false;
+  }
+  result<tensor> keep(const item_types&) override { return kept_by(f_, *this); }
+  result<void> reopen(const tensor& kept, const item_types&) override {
+    return reopened(f_, *this, kept);
+  }
 
  private:
   F f_;

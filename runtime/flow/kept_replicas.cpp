@@ -71,6 +71,7 @@ bool keeping_deal::take(std::uint32_t, any_value&& in, stage_output& out) {
 }
 
 std::uint32_t keeping_deal::choose(const stage_output& out) {
+  if (out.is_held()) return no_port;
   bool is_wanted = false;
   each_open([&](std::uint32_t p, std::uint32_t) { is_wanted = is_wanted || out.wants_more(p); });
   return is_wanted ? 0 : no_port;

@@ -44,6 +44,8 @@ class keeping_deal final : public stage {
   std::int64_t wakes_at() const override { return looks_at_; }
   bool on_time(std::int64_t now_ns, stage_output& out) override;
 
+  bool has_under_way() const override { return keeps_open(); }
+
   // Replica `port` is gone, after `ended` tickets of it. What is to be dealt again: put in front of
   // its input, in the order of the tickets, as they are.
   std::vector<flow_item> lose(std::uint32_t port, std::uint64_t ended);

@@ -149,10 +149,11 @@ auto with(const resource<T>& r, F f) {
   if constexpr (std::is_class_v<F> && !std::is_final_v<F>) {
     return borrowing<F, T>(std::move(f), r);
   } else {
-    const auto call = [f]<class... In>(In&&... in) -> std::invoke_result_t<const F&, In...> {
+    auto call =
+        [f = std::move(f)]<class... In>(In&&... in) mutable -> std::invoke_result_t<F&, In...> {
       return f(std::forward<In>(in)...);
     };
-    return borrowing<std::remove_const_t<decltype(call)>, T>(call, r);
+    return borrowing<decltype(call), T>(std::move(call), r);
   }
 }
 

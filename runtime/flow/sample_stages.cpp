@@ -1,6 +1,8 @@
 #include "troupe/runtime/flow/sample_stages.hpp"
 
 #include "troupe/devices/files/idx_sampler.hpp"
+#include "troupe/runtime/flow/function_id.hpp"
+#include "troupe/runtime/flow/value_codec.hpp"
 
 #include <array>
 #include <bit>
@@ -42,6 +44,23 @@ class shuffle_stage final : public stage {
     out.put_item(0, std::move(leaving));
     return !held_.empty();
   }
+  result<tensor> keep(const item_types& types) override {
+    std::vector<flow_item> all;
+    for (const auto& it : held_) all.push_back({it.value.copy(), it.origin, it.bytes});
+    const auto held = kept_items(all, types.front());
+    return saved_by([&](byte_writer& w) { write_tensor(w, held), w.number(drawn_); });
+  }
+  result<void> reopen(const tensor& kept, const item_types& types) override {
+    tensor held;
+    const bool is_read = load_from(kept, [&](byte_reader& r) {
+      held = read_tensor(r);
+      drawn_ = r.number<std::uint64_t>();
+    });
+    auto all = is_read ? items_kept(held, types.front()) : std::nullopt;
+    if (!all || all->size() > hold_) return error(error_code::failed, "what it held is damaged");
+    held_ = std::move(*all);
+    return {};
+  }
 
  private:
   std::size_t draw() noexcept {
@@ -67,6 +86,12 @@ class interleave_stage final : public stage {
       if (!out.has_ended(port)) return no_port;
     }
     return no_port;
+  }
+  std::optional<tensor> save() const override {
+    return saved_by([&](byte_writer& w) { w.number(next_); });
+  }
+  bool load(const tensor& saved) override {
+    return load_from(saved, [&](byte_reader& r) { next_ = r.number<std::uint32_t>() % inputs_; });
   }
 
  private:

@@ -117,22 +117,23 @@ auto samples(flow_graph& t, Data data, const sample_options& o = {},
   struct source_of {
     std::shared_ptr<const Data> all;
     sample_options o;
-    std::uint64_t number = 0, epoch = 0;
+    std::uint64_t state = 0;  // the number of the next one
+    std::uint64_t epoch = 0;
     sample_order order{};
     bool has_order = false;
     std::optional<sample<T>> operator()() {
       const auto count = static_cast<std::uint64_t>(all->size());
       if (count == 0) return std::nullopt;
-      const auto now = number / count;
+      const auto now = state / count;
       if (o.epochs != 0 && now >= o.epochs) return std::nullopt;
       if (o.is_shuffled && (!has_order || now != epoch)) {
         order = sample_order(o.seed, now, count);
         has_order = true;
       }
       epoch = now;
-      const auto index = o.is_shuffled ? order.at(number % count) : number % count;
-      return sample<T>{own_copy((*all)[static_cast<std::size_t>(index)]), index, number,
-                       random_of_sample(o.seed, number++)};
+      const auto index = o.is_shuffled ? order.at(state % count) : state % count;
+      return sample<T>{own_copy((*all)[static_cast<std::size_t>(index)]), index, state,
+                       random_of_sample(o.seed, state++)};
     }
   };
   stage_info info;
@@ -140,6 +141,7 @@ auto samples(flow_graph& t, Data data, const sample_options& o = {},
   info.is_named = !o.name.empty();
   info.kind = "samples";
   info.where = where;
+  info.has_position = true;
   info.make = stage_maker<source_stage<source_of>>(
       source_of{std::make_shared<const Data>(std::move(data)), o, o.from});
   return flow<sample<T>>(t, add_source(t, std::move(info)), 0);
@@ -165,6 +167,7 @@ flow<T> shuffle(const flow<T>& in, const shuffle_options& o = {},
   info.kind = "shuffle";
   info.where = where;
   info.holds = true;
+  info.holds_items = {codec_of<T>()};
   info.rate = unknown_rate;
   if (o.hold == 0)
     in.graph().note_mistake(error(error_code::usage, "shuffle: .hold is 0").at(where));
@@ -184,6 +187,7 @@ flow<T> interleave(const std::vector<flow<T>>& flows,
   info.kind = "interleave";
   info.where = where;
   info.is_join = true;
+  info.holds_items = {codec_of<T>()};
   info.rate = unknown_rate;
   const auto inputs = static_cast<std::uint32_t>(from.size());
   info.make = [inputs] { return make_interleave(inputs); };

@@ -1,11 +1,35 @@
 #include "troupe/runtime/flow/shape_stages.hpp"
 
+#include "troupe/runtime/flow/function_id.hpp"
+#include "troupe/runtime/flow/value_codec.hpp"
+
 #include <algorithm>
 #include <deque>
 #include <utility>
 
 namespace troupe {
 namespace {
+
+// Copies of what a shape holds, as items of one origin.
+template <class Values>
+tensor written(const Values& held, const item_origin& origin, const value_codec* type) {
+  std::vector<flow_item> all;
+  for (const auto& v : held) all.push_back({v.copy(), origin});
+  return kept_items(all, type);
+}
+// The same again. False: these are no such bytes.
+template <class Values>
+bool held_again(const tensor& bytes, const value_codec* type, Values& held, item_origin& origin) {
+  auto all = items_kept(bytes, type);
+  if (!all) return false;
+  if (!all->empty()) origin = all->front().origin;
+  for (auto& it : *all) held.push_back(std::move(it.value));
+  return true;
+}
+result<void> damaged_unless(bool is_right) {
+  if (is_right) return {};
+  return error(error_code::failed, "what it held is damaged");
+}
 
 class merge_stage final : public stage {
  public:
@@ -32,6 +56,15 @@ class merge_stage final : public stage {
     return false;
   }
   bool is_over() const override { return is_over_; }
+  result<tensor> keep(const item_types&) override {
+    return saved_by([&](byte_writer& w) { w.number(next_), w.number(ended_); });
+  }
+  result<void> reopen(const tensor& kept, const item_types&) override {
+    return damaged_unless(load_from(kept, [&](byte_reader& r) {
+      next_ = r.number<std::uint32_t>() % inputs_;
+      ended_ = r.number<std::uint32_t>();
+    }));
+  }
 
  private:
   // Nothing comes from outside any more, and nothing is under way in the loop.
@@ -72,6 +105,35 @@ class zip_stage final : public stage {
     return false;
   }
   bool is_over() const override { return is_over_; }
+  result<tensor> keep(const item_types& types) override {
+    std::vector<tensor> all;
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+      std::vector<any_value> one;
+      if (slots_[i]) one.push_back(slots_[i].copy());
+      all.push_back(written(one, origin_, types[i]));
+    }
+    return saved_by([&](byte_writer& w) {
+      for (const auto& t : all) write_tensor(w, t);
+      w.number(has_ended_), w.number(is_over_);
+    });
+  }
+  result<void> reopen(const tensor& kept, const item_types& types) override {
+    std::vector<tensor> all;
+    bool is_right = load_from(kept, [&](byte_reader& r) {
+      for (std::size_t i = 0; i < slots_.size(); ++i) all.push_back(read_tensor(r));
+      read_value(r, has_ended_), read_value(r, is_over_);
+    });
+    for (std::size_t i = 0; i < slots_.size() && is_right; ++i) {
+      std::vector<any_value> one;
+      item_origin origin;
+      is_right = held_again(all[i], types[i], one, origin) && one.size() <= 1;
+      if (one.empty()) continue;
+      slots_[i] = std::move(one.front());
+      ++filled_;
+      if (i == 0) origin_ = std::move(origin);
+    }
+    return damaged_unless(is_right && filled_ < slots_.size());
+  }
 
  private:
   std::vector<any_value> slots_;
@@ -137,6 +199,15 @@ class deal_stage final : public stage {
     }
     return hash_ ? 0 : no_port;
   }
+  std::optional<tensor> save() const override {
+    return saved_by([&](byte_writer& w) { w.number(next_), w.number(ticket_); });
+  }
+  bool load(const tensor& saved) override {
+    return load_from(saved, [&](byte_reader& r) {
+      next_ = r.number<std::uint32_t>();
+      ticket_ = r.number<std::uint32_t>();
+    });
+  }
 
  private:
   std::function<std::uint64_t(any_value&)> hash_;
@@ -180,6 +251,15 @@ class gather_stage final : public stage {
     ends_ = false;
     return late;
   }
+  std::optional<tensor> save() const override {
+    return saved_by([&](byte_writer& w) { w.number(next_), w.number(cursor_); });
+  }
+  bool load(const tensor& saved) override {
+    return load_from(saved, [&](byte_reader& r) {
+      next_ = r.number<std::uint32_t>();
+      cursor_ = r.number<std::uint32_t>() % inputs_;
+    });
+  }
 
  private:
   std::uint32_t inputs_, next_ = 0, cursor_ = 0;
@@ -215,6 +295,16 @@ class batch_stage final : public stage {
     return false;
   }
   std::int64_t wakes_at() const override { return leaves_at_; }
+  result<tensor> keep(const item_types& types) override {
+    return written(kept_, origin_, types.front());
+  }
+  // What waits has waited long: it leaves with the next item, or when its time has come anew.
+  result<void> reopen(const tensor& kept, const item_types& types) override {
+    const bool is_right = held_again(kept, types.front(), kept_, origin_) &&
+                          kept_.size() < std::max<std::uint64_t>(1, count_);
+    if (within_ns_ > 0 && !kept_.empty()) leaves_at_ = 0;
+    return damaged_unless(is_right);
+  }
 
  private:
   void leave(stage_output& out) {
@@ -244,6 +334,20 @@ class window_stage final : public stage {
     for (const auto& v : kept_) all.push_back(v.copy());
     out.put_last(0, pack_(all));
     return false;
+  }
+  result<tensor> keep(const item_types& types) override {
+    const auto held = written(kept_, {}, types.front());
+    return saved_by([&](byte_writer& w) { write_tensor(w, held), w.number(until_); });
+  }
+  result<void> reopen(const tensor& kept, const item_types& types) override {
+    tensor held;
+    item_origin any;
+    const bool is_right = load_from(kept, [&](byte_reader& r) {
+      held = read_tensor(r);
+      until_ = r.number<std::uint64_t>();
+    });
+    return damaged_unless(is_right && until_ > 0 && held_again(held, types.front(), kept_, any) &&
+                          kept_.size() <= count_);
   }
 
  private:
@@ -276,6 +380,13 @@ class time_window_stage final : public stage {
     return false;
   }
   std::int64_t wakes_at() const override { return kept_.empty() ? never_ns : ends_at_; }
+  result<tensor> keep(const item_types& types) override {
+    return written(kept_, origin_, types.front());
+  }
+  // Its window is over: the clock may be another one.
+  result<void> reopen(const tensor& kept, const item_types& types) override {
+    return damaged_unless(held_again(kept, types.front(), kept_, origin_));
+  }
 
  private:
   void leave(stage_output& out) {
@@ -329,6 +440,12 @@ class first_stage final : public stage {
     return false;
   }
   bool is_over() const override { return left_ == 0; }
+  std::optional<tensor> save() const override {
+    return saved_by([&](byte_writer& w) { w.number(left_); });
+  }
+  bool load(const tensor& saved) override {
+    return load_from(saved, [&](byte_reader& r) { left_ = r.number<std::uint64_t>(); });
+  }
 
  private:
   std::uint64_t left_;

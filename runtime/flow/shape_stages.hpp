@@ -9,9 +9,23 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace troupe {
+
+// Items that a stage holds, for stage::keep(), and the same again. nullopt: these are no such
+// bytes.
+tensor kept_items(std::vector<flow_item>& items, const value_codec* type);
+std::optional<std::vector<flow_item>> items_kept(const tensor& bytes, const value_codec* type);
+
+// Of a stage before which items may wait while a checkpoint is made, but need not: where they
+// cannot be written, they have gone their way before.
+inline item_types types_that_wait(item_types types) {
+  for (const auto* t : types)
+    if (t == nullptr) return {};
+  return types;
+}
 
 // Several values as one, which they become by `make`; they are left moved from.
 using value_pack = std::function<any_value(std::vector<any_value>&)>;

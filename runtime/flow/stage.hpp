@@ -32,6 +32,7 @@ struct flow_slot;
 struct travelling_function;
 class lender;
 class replica_ledger;
+struct value_codec;
 struct replica_control;
 
 // What a stage puts its items into, and asks of the group that runs it.
@@ -50,6 +51,9 @@ class stage_output {
   void set_origin(item_origin o);
   // Of a source: what its next items are called, such as the path that they are read from.
   void set_label(std::shared_ptr<const std::string> label);
+  // Of a source: what it puts goes to nobody and counts for nothing, such as what it reads once
+  // more to find the place where it goes on.
+  void set_unheard(bool is_unheard) noexcept;
   // The item at hand cannot be made into anything.
   void fail(error e);
   // What fail() was told of it, which then counts for nothing.
@@ -66,6 +70,8 @@ class stage_output {
   // once, and the deal has no turn meanwhile, so whoever is in another thread wants some items
   // ahead.
   std::int64_t load_of(std::uint32_t port) const noexcept;
+  // A checkpoint is to be made: what is given to others now would hold it up.
+  bool is_held() const noexcept;
   std::uint32_t ports() const noexcept;  // outputs
   std::uint32_t inputs() const noexcept;
   // Items under way in the loop of a feedback, this stage's own included.
@@ -95,6 +101,10 @@ enum class source_state : std::uint8_t {
   later,  // nothing now; call again at wakes_at()
   over,   // that was the last one
 };
+
+// How items are written, by input; the last one counts for those behind it, too. Null: they are
+// not.
+using item_types = std::vector<const value_codec*>;
 
 inline constexpr std::int64_t never_ns = std::numeric_limits<std::int64_t>::max();
 inline constexpr std::uint32_t no_port = std::numeric_limits<std::uint32_t>::max();
@@ -127,6 +137,16 @@ class stage {
   // nullopt: it does not say. False: these bytes are no state of its own.
   virtual std::optional<tensor> save() const { return std::nullopt; }
   virtual bool load(const tensor& /*saved*/) { return false; }
+  // For a checkpoint of the topology, while nothing is under way: the same, with what it holds, and
+  // after it has made durable what that speaks of. `types`: stage_info::holds_items.
+  virtual result<tensor> keep(const item_types& /*types*/) { return save().value_or(tensor{}); }
+  // What keep() gave, to a new one, after open(). An empty tensor: there was nothing.
+  virtual result<void> reopen(const tensor& kept, const item_types& /*types*/) {
+    if (!kept || load(kept)) return {};
+    return error(error_code::failed, "what was kept of it is no state of its");
+  }
+  // Others work on items that it has given them.
+  virtual bool has_under_way() const { return false; }
 };
 
 // What to do with an item that a stage cannot work on.
@@ -218,6 +238,13 @@ struct stage_info {
   bool is_chained = false;
   // Of a deal and a gather that keep what they deal.
   std::shared_ptr<replica_ledger> ledger;
+  // How items are written that wait before it, or that it holds, when a checkpoint is made. Empty:
+  // none do. Null: it may have such, which cannot be written.
+  item_types holds_items;
+  // Of a source: it can be told where to go on (stage::keep).
+  bool has_position = false;
+  // Why no checkpoint can have all that it keeps; empty: it can.
+  std::string forgets;
   // Null: it is no function, or not one that may be replaced.
   std::shared_ptr<const function_contract> contract;
   // What its function borrows a unit of; null: nothing.

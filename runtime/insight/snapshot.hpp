@@ -74,7 +74,7 @@ struct node_snapshot {
   node_state state = node_state::alive;
   std::string reason;              // of a state other than alive, for a person
   double unreachable_seconds = 0;  // age of a state other than alive
-  // Of merge(): how many nodes that answered have not heard of it yet.
+  // Of merge(): how many nodes that answered have not heard of it yet. Not written to JSON.
   std::uint32_t unknown_to = 0;
 
   friend bool operator==(const node_snapshot&, const node_snapshot&) = default;

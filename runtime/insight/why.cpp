@@ -51,6 +51,13 @@ std::string lost_sentence(const lost_node& n, double since_seconds) {
   return text;
 }
 
+// Who has it is not in this job's lists.
+const port_snapshot* waits_for_a_resource(const actor_snapshot& a) {
+  for (const auto& p : a.ports)
+    if (p.is_waiting && p.peer.empty() && p.name.starts_with(resource_port)) return &p;
+  return nullptr;
+}
+
 std::string circle_sentence(const wait_walk& walk, const wait_walk::root& r) {
   const auto links = walk.chain(r);
   const auto length = walk.circle_length(r);
@@ -97,6 +104,9 @@ std::string sentence(const wait_walk& walk, const wait_walk::root& r, const node
         return fmt::format(
             "{}{}, for which others have waited for {}, is not among the actors that were listed",
             r.actor, place(r.node), age);
+      if (const auto* lent = waits_for_a_resource(*a))
+        return fmt::format("{} waits for {}, which is lent to somebody else than this job, for {}",
+                           subject(*a), lent->name, format_seconds(lent->since_seconds));
       return fmt::format("{} is {}, for {}, but does not say for which actor", subject(*a),
                          to_string(a->state), age);
   }

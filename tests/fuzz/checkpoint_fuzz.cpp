@@ -5,6 +5,7 @@
 // or the fields of a manifest that is then written. A property that does not hold traps; memory and
 // undefined behaviour are the sanitizers' part.
 
+#include "tests/fuzz/fuzz_input.hpp"
 #include "troupe/runtime/checkpoint/checkpoint.hpp"
 
 #include <cstdint>
@@ -15,31 +16,8 @@ using namespace troupe;
 
 namespace {
 
-// Takes values from the front of the input; an empty input gives zeros.
-class input {
- public:
-  explicit input(std::string_view text) : rest_(text) {}
-
-  bool is_empty() const { return rest_.empty(); }
-  std::uint8_t byte() {
-    const auto taken = text(1);
-    return taken.empty() ? 0 : static_cast<std::uint8_t>(taken[0]);
-  }
-  std::size_t number() { return byte() | static_cast<std::size_t>(byte()) << 8; }
-  std::string text(std::size_t n) {
-    const auto taken = rest_.substr(0, n);
-    rest_.remove_prefix(taken.size());
-    return std::string(taken);
-  }
-  std::string rest() const { return std::string(rest_); }
-
- private:
-  std::string_view rest_;
-};
-
-void check(bool holds) {
-  if (!holds) std::abort();
-}
+using input = test::fuzz_input;
+using test::check;
 
 std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text));
@@ -67,7 +45,7 @@ void read_manifest(const std::string& text) {
 }
 
 void names(input in) {
-  const auto name = in.rest();
+  const auto name = in.rest_text();
   const auto folder = job_folder_name(name);
   check(!folder.empty() && folder.size() <= 160 && folder[0] != '.' &&
         folder.find('/') == folder.npos);
@@ -97,7 +75,7 @@ void replaced_pieces(input in) {
   auto text = *to_text(sample(), "file");
   text.resize(text.rfind("  \"hash\""));
   for (int i = 0; i < 8 && !in.is_empty(); ++i) {
-    const auto at = in.number() % (text.size() + 1), length = std::size_t{in.byte()};
+    const auto at = in.size() % (text.size() + 1), length = std::size_t{in.byte()};
     text.replace(at, length % 32, in.text(in.byte() % 32));
   }
   read_manifest(with_hash(text));
@@ -106,15 +84,15 @@ void replaced_pieces(input in) {
 void written_fields(input in) {
   auto m = sample();
   m.job = in.text(in.byte() % 16);
-  m.epoch = static_cast<std::uint32_t>(in.number() << 16);
-  m.step = in.number() << 48;
+  m.epoch = static_cast<std::uint32_t>(in.size() << 16);
+  m.step = in.size() << 48;
   for (auto n = in.byte() % 4; n > 0; --n)
     m.schedule.emplace_back(in.text(in.byte() % 4), in.text(in.byte() % 16));
   for (auto n = in.byte() % 4; n > 0; --n) {
     const auto name = in.text(in.byte() % 8);
     m.variables.push_back(
         {name,
-         {static_cast<dtype>(in.byte() % dtype_count), {static_cast<std::int64_t>(in.number())}},
+         {static_cast<dtype>(in.byte() % dtype_count), {static_cast<std::int64_t>(in.size())}},
          {}});
     if (in.byte() % 2 == 0) m.variables.back().slots.push_back(in.text(in.byte() % 8));
     m.parts[in.byte() % 2].variables.push_back(name);
@@ -128,10 +106,10 @@ void written_fields(input in) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  input in(std::string_view(reinterpret_cast<const char*>(data), size));
+  input in(std::as_bytes(std::span(data, size)));
   switch (in.byte() % 5) {
-    case 0: read_manifest(in.rest()); break;
-    case 1: read_manifest(with_hash(in.rest())); break;
+    case 0: read_manifest(in.rest_text()); break;
+    case 1: read_manifest(with_hash(in.rest_text())); break;
     case 2: replaced_pieces(in); break;
     case 3: written_fields(in); break;
     default: names(in); break;

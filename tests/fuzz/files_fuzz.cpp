@@ -4,6 +4,7 @@
 // The first byte chooses the format; then whether the rest is the file itself, or pieces that
 // replace those of a genuine one; and how many bytes a source gives at a time.
 
+#include "tests/fuzz/fuzz_input.hpp"
 #include "troupe/devices/files/byte_source.hpp"
 #include "troupe/devices/files/csv.hpp"
 #include "troupe/devices/files/idx_file.hpp"
@@ -29,9 +30,7 @@ using namespace troupe;
 
 namespace {
 
-void check(bool holds) {
-  if (!holds) std::abort();
-}
+using test::check;
 
 void check_message(const error& e) {
   check(e.message().starts_with("file: ") && e.message().find('\n') == std::string::npos);

@@ -6,18 +6,24 @@
 // with items and run; or a value, which is written, read and compared. A property that does not
 // hold traps; memory and undefined behaviour are the sanitizers' part.
 
+#include "tests/fuzz/fuzz_input.hpp"
 #include "troupe/actors/flow/part_words.hpp"
 #include "troupe/runtime/flow/flow.hpp"
 #include "troupe/runtime/flow/flow_group.hpp"
 #include "troupe/runtime/flow/item_frames.hpp"
+#include "troupe/runtime/flow/sample_stages.hpp"
 #include "troupe/runtime/flow/stage_library.hpp"
+#include "troupe/runtime/flow/topology_checkpoint.hpp"
 #include "troupe/runtime/flow/topology_parts.hpp"
+
+#include <xxhash.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <map>
 #include <optional>
@@ -30,36 +36,8 @@ using namespace troupe;
 
 namespace {
 
-// Takes values from the front of the input; an empty input gives zeros.
-class input {
- public:
-  explicit input(std::span<const std::byte> bytes) : rest_(bytes) {}
-
-  bool is_empty() const { return rest_.empty(); }
-  std::uint8_t byte() {
-    const auto taken = some(1);
-    return taken.empty() ? 0 : std::to_integer<std::uint8_t>(taken[0]);
-  }
-  std::uint32_t number() {
-    std::uint32_t n = 0;
-    const auto taken = some(1 + byte() % 4);
-    if (!taken.empty()) std::memcpy(&n, taken.data(), taken.size());
-    return n;
-  }
-  std::span<const std::byte> some(std::size_t n) {
-    const auto taken = rest_.first(std::min(n, rest_.size()));
-    rest_ = rest_.subspan(taken.size());
-    return taken;
-  }
-  std::span<const std::byte> rest() const { return rest_; }
-
- private:
-  std::span<const std::byte> rest_;
-};
-
-void check(bool holds) {
-  if (!holds) std::abort();
-}
+using input = test::fuzz_input;
+using test::check;
 
 struct photo {
   std::string path;
@@ -236,11 +214,71 @@ void read_word(std::span<const std::byte> bytes, input& in) {
   if (auto place = body_of<place_word>(bytes)) run_part(std::move(place->what), place->own, in);
 }
 
+// With each kind of stage that a checkpoint has something of.
+void describe_kept(flow_graph& g) {
+  struct numbers {
+    std::int64_t state = 0;
+    std::optional<std::int64_t> operator()() {
+      return state < 40 ? std::optional(state++) : std::nullopt;
+    }
+  };
+  const auto f = source(g, numbers{});
+  const auto other = from(g, std::vector<std::int64_t>{5, 6, 7, 8, 9});
+  const auto a = map(f, [](std::int64_t x) { return x + 1; }, {.replicas = 2});
+  for_each(zip(a, f), [](const std::tuple<std::int64_t, std::int64_t>&) {});
+  for_each(unbatch(batch(merge(f, other), {.count = 3})), [](std::int64_t) {});
+  for_each(window(first(a, 12), {.count = 4, .step = 2}), [](const std::vector<std::int64_t>&) {});
+  for_each(interleave(std::vector{shuffle(f, {.hold = 4}), other}), [](std::int64_t) {});
+  for_each(partition_by(a, [](std::int64_t x) { return x % 3; }, summing{}), [](std::int64_t) {});
+  for_each(join_by(f, other, [](std::int64_t x) { return x % 5; }), [](const auto&) {});
+}
+
+std::vector<std::byte> genuine_checkpoint() {
+  flow_graph g;
+  describe_kept(g);
+  check(bool(g.check()) && bool(check_checkpoint(g)));
+  flow_group whole(std::shared_ptr<const flow_graph>(std::shared_ptr<const void>(), &g));
+  std::int64_t now = 0;
+  const std::function<std::int64_t()> clock = [&] { return now += 1000; };
+  whole.run(clock, 20'000, nullptr);
+  whole.pause(true, true);
+  while (!whole.under_way().empty()) whole.run(clock, never_ns, nullptr);
+  auto c = whole.keep();
+  check(bool(c));
+  c->topology = "kept";
+  return checkpoint_bytes(*c);
+}
+
+// What reading looks at first.
+void hash_again(std::vector<std::byte>& bytes) {
+  if (bytes.size() < 16) return;
+  const auto body = std::span(bytes).first(bytes.size() - 16);
+  const auto h = XXH3_128bits(body.data(), body.size());
+  const std::array<std::uint64_t, 2> hash{h.high64, h.low64};
+  std::memcpy(bytes.data() + body.size(), hash.data(), 16);
+}
+
+// TCK-1, and that whatever is read is refused, or gone on with.
+void go_on_with(std::span<const std::byte> bytes) {
+  auto c = read_checkpoint(bytes, "it");
+  if (!c) return check(!c.error().message().empty());
+  check(bool(read_checkpoint(checkpoint_bytes(*c), "it")));
+  flow_graph g;
+  describe_kept(g);
+  check(bool(g.check()));
+  flow_group whole(std::shared_ptr<const flow_graph>(std::shared_ptr<const void>(), &g));
+  if (auto ok = whole.go_on_from(*c); !ok) return check(!ok.error().message().empty());
+  std::int64_t now = 0;
+  const std::function<std::int64_t()> clock = [&] { return now += 1000; };
+  for (int turn = 0; turn < 64; ++turn)
+    if (whole.run(clock, now + 200'000, nullptr) != flow_group::state::more) break;
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   input in({reinterpret_cast<const std::byte*>(data), size});
-  switch (in.byte() % 5) {
+  switch (in.byte() % 6) {
     case 0: {
       const auto codec = some_codec(in.byte());
       const bool same = in.byte() % 2 != 0, marks = in.byte() % 2 != 0;
@@ -270,6 +308,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         check(read && bytes_of(*read) == again);
       }
       break;
+    case 5: {
+      static const auto genuine = genuine_checkpoint();
+      const bool is_hashed = in.byte() % 4 != 0;
+      auto bytes = damaged(genuine, in);
+      if (is_hashed) hash_again(bytes);
+      go_on_with(bytes);
+      break;
+    }
     default: break;
   }
   return 0;

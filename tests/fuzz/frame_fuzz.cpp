@@ -6,6 +6,7 @@
 // some not. A property that does not hold traps; memory and undefined behaviour are the sanitizers'
 // part.
 
+#include "tests/fuzz/fuzz_input.hpp"
 #include "tests/support/frame_reader.hpp"
 #include "troupe/runtime/wire/control_message.hpp"
 #include "troupe/runtime/wire/frame.hpp"
@@ -19,38 +20,13 @@ using namespace troupe;
 
 namespace {
 
-// Takes values from the front of the input; an empty input gives zeros.
-class input {
- public:
-  explicit input(std::span<const std::byte> bytes) : rest_(bytes) {}
-
-  bool is_empty() const { return rest_.empty(); }
-  std::uint8_t byte() {
-    if (rest_.empty()) return 0;
-    const auto b = std::to_integer<std::uint8_t>(rest_[0]);
-    rest_ = rest_.subspan(1);
-    return b;
-  }
-  std::size_t number() { return byte() | static_cast<std::size_t>(byte()) << 8; }
-  std::vector<std::byte> bytes(std::size_t n) {
-    const auto taken = rest_.first(std::min(n, rest_.size()));
-    rest_ = rest_.subspan(taken.size());
-    return {taken.begin(), taken.end()};
-  }
-  std::span<const std::byte> rest() const { return rest_; }
-
- private:
-  std::span<const std::byte> rest_;
-};
-
-void check(bool holds) {
-  if (!holds) std::abort();
-}
+using input = test::fuzz_input;
+using test::check;
 
 void raw_stream(input in) {
   const auto trust = in.byte() % 2 == 0 ? frame_trust::stranger : frame_trust::peer;
   const bool discards = in.byte() % 4 == 0;
-  const std::size_t piece = 1 + in.number();
+  const std::size_t piece = 1 + in.size();
   test::frame_reader r(trust);
   if (in.byte() % 2 == 0) r.decoder.admit_payloads_that_stay();
   r.read(in.rest(), piece, discards);
@@ -78,15 +54,15 @@ void read_body(const test::read_frame& f) {
 
 void right_frames(input in) {
   constexpr frame_kind kinds[] = {frame_kind::control, frame_kind::chunk, frame_kind::identity};
-  const std::size_t piece = 1 + in.number();
+  const std::size_t piece = 1 + in.size();
   std::vector<std::byte> stream;
   std::size_t sent = 0;
   for (; !in.is_empty() && sent < 8; ++sent) {
     const auto kind = kinds[in.byte() % 3];
     const bool has_checksum = in.byte() % 2 == 0;
     const auto payload = kind == frame_kind::chunk ? in.bytes(in.byte()) : std::vector<std::byte>{};
-    const auto one = encode_frame({kind, in.number(), in.number()}, in.bytes(in.number()), payload,
-                                  has_checksum);
+    const auto one =
+        encode_frame({kind, in.size(), in.size()}, in.bytes(in.size()), payload, has_checksum);
     stream.insert(stream.end(), one.begin(), one.end());
   }
   test::frame_reader r(frame_trust::peer);
@@ -121,15 +97,15 @@ void first_frames(input in) {
     for (auto& f : said) {
       const auto what = in.byte() % 4;
       const bool is_proof = f.kind == frame_kind::proof;
-      if (what == 1) f.header = in.bytes(in.number());
+      if (what == 1) f.header = in.bytes(in.size());
       if (what == 2 && !f.header.empty())
-        f.header[in.number() % f.header.size()] ^= static_cast<std::byte>(1 + in.byte() % 255);
+        f.header[in.size() % f.header.size()] ^= static_cast<std::byte>(1 + in.byte() % 255);
       if (what == 3) f.kind = static_cast<frame_kind>(1 + in.byte() % frame_kind_last);
       proof_was_genuine = proof_was_genuine ||
                           (is_proof && f.kind == frame_kind::proof && (what == 0 || what == 3));
       h.on_frame(f.kind, f.header);
     }
-    if (h.state() == handshake::status::decide && in.byte() % 4 != 0) h.accept(in.number());
+    if (h.state() == handshake::status::decide && in.byte() % 4 != 0) h.accept(in.size());
     for (const auto& f : h.take_outgoing()) peer.on_frame(f.kind, f.header);
     if (peer.state() == handshake::status::decide) peer.accept(0);
   }

@@ -6,6 +6,7 @@
 // hash made right too. A property that does not hold traps; memory and undefined behaviour are the
 // sanitizers' part.
 
+#include "tests/fuzz/fuzz_input.hpp"
 #include "tests/support/graph_files.hpp"
 #include "troupe/runtime/compile/graph_file.hpp"
 
@@ -20,9 +21,7 @@ using namespace troupe;
 
 namespace {
 
-void check(bool holds) {
-  if (!holds) std::abort();
-}
+using test::check;
 
 void check_message(const error& e) {
   for (const char c : e.text()) check(static_cast<unsigned char>(c) >= 0x20 && c != 0x7f);

@@ -5,6 +5,7 @@
 // written, resized and cropped. A property that does not hold aborts; memory and undefined
 // behaviour are the sanitizers' part, and memory in proportion to the limits is -rss_limit_mb's.
 
+#include "tests/fuzz/fuzz_input.hpp"
 #include "troupe/devices/images/image_file.hpp"
 
 #include <algorithm>
@@ -25,9 +26,7 @@ namespace {
 
 constexpr std::uint64_t pixels_max = std::uint64_t{1} << 16;
 
-void check(bool holds) {
-  if (!holds) std::abort();
-}
+using test::check;
 
 void check_message(const error& e) {
   check(e.message().starts_with("file: ") && e.message().find('\n') == std::string::npos);

@@ -6,6 +6,7 @@
 // part.
 
 #include "runtime/onnx/onnx_format.pb.h"
+#include "tests/fuzz/fuzz_input.hpp"
 #include "troupe/runtime/graph/build.hpp"
 #include "troupe/runtime/graph/op_table.hpp"
 #include "troupe/runtime/onnx/onnx_import.hpp"
@@ -19,9 +20,7 @@ using namespace troupe;
 
 namespace {
 
-void check(bool holds) {
-  if (!holds) std::abort();
-}
+using test::check;
 
 void check_message(const error& e) {
   check(e.message().starts_with("file: ") && e.message().find('\n') == std::string::npos);

@@ -94,17 +94,21 @@ class far_pipelines(harness.cluster_test):
         taken = {m[1]: int(m[2]) for m in re.finditer(r"^(swallow/\d) +(\d+)", p.err, re.M)}
         self.assertEqual(sum(taken.values()), 1000, p.err)
 
+    def colour_model(self):
+        """colour.onnx: which of three colours a picture has most of."""
+        weights = [float(i % 3 == k) for i in range(32 * 32 * 3) for k in range(3)]
+        with open(self.path("colour.onnx"), "wb") as f:
+            f.write(onnx_run.model([onnx_run.node("Flatten", ["x"], ["f"]), onnx_run.node("MatMul", ["f", "w"], ["y"])],
+                                   [onnx_run.port("x", ["N", 32, 32, 3])], [onnx_run.port("y", ["N", 3])],
+                                   weights={"w": ([32 * 32 * 3, 3], weights)}))
+
     def test_a_model_in_a_file_runs_on_nodes_without_a_library(self):
         os.makedirs(self.path("in"))
         colours = [(250, 10, 30), (9, 180, 70), (0, 0, 99)]
         for i in range(40):
             with open(self.path(f"in/{i:02}.png"), "wb") as f:
                 f.write(png(colours[i % 3]))
-        weights = [float(i % 3 == k) for i in range(32 * 32 * 3) for k in range(3)]
-        with open(self.path("colour.onnx"), "wb") as f:
-            f.write(onnx_run.model([onnx_run.node("Flatten", ["x"], ["f"]), onnx_run.node("MatMul", ["f", "w"], ["y"])],
-                                   [onnx_run.port("x", ["N", 32, 32, 3])], [onnx_run.port("y", ["N", 3])],
-                                   weights={"w": ([32 * 32 * 3, 3], weights)}))
+        self.colour_model()
 
         def labels(*arguments, model="colour.onnx", code=0):
             p = self.run_program("classify_images", self.path("in/*.png"), "--labels", self.path("labels.csv"), "--failures", self.path("failures.csv"),
@@ -124,6 +128,31 @@ class far_pipelines(harness.cluster_test):
         self.assertEqual(labels(*far), wanted)
         # Told by the node, before anything runs.
         self.assertRegex(labels(*far, model="none.onnx", code=NOT_FOUND), r"classify_images: model \(classify_images\.cpp:\d+\): it cannot begin: .*none\.onnx")
+
+    def test_a_program_whose_stages_are_on_nodes_goes_on_where_it_was(self):
+        self.workers(2)
+        os.makedirs(self.path("in"))
+        colours = [(250, 10, 30), (9, 180, 70), (0, 0, 99)]
+        for i in range(1000):
+            with open(self.path(f"in/{i:03}.png"), "wb") as f:
+                f.write(png(colours[i % 3]) if i % 50 else b"no picture")
+        self.colour_model()
+        command = ["classify_images", self.path("in/*.png"), "--labels", self.path("labels.csv"), "--failures", self.path("failures.csv"), "--quiet",
+                   "--model", self.path("colour.onnx"), "--cluster", self.cluster, "--on", "/job:worker", "--checkpoint", self.path("kept"),
+                   "--checkpoint-every", "10ms", "--resume"]
+        kept, ended = self.path("kept/classify_images.checkpoint"), []
+        while not ended or ended[-1] != 0:
+            before = self.inode(kept)
+            p = self.start(*command)
+            self.until("it is kept once more, or done", lambda: not p.is_running() or self.inode(kept) not in (None, before))
+            if len(ended) < 6:
+                p.send(signal.SIGKILL)
+            ended.append(p.wait())
+            self.assertIn(ended[-1], (0, -signal.SIGKILL), p.tail())
+        with open(self.path("labels.csv"), newline="") as f:
+            self.assertEqual([row[1] for row in csv.reader(f)][1:], [f"class {i % 3}" for i in range(1000) if i % 50])
+        with open(self.path("failures.csv"), newline="") as f:
+            self.assertEqual([row[3] for row in csv.reader(f)][1:], [self.path(f"in/{i:03}.png") for i in range(0, 1000, 50)])
 
     # --- failures -----------------------------------------------------------------------------------------------------
 

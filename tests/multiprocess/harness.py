@@ -170,6 +170,13 @@ class cluster_test(unittest.TestCase):
     def path(self, name):
         return os.path.join(self.folder.name, name)
 
+    def inode(self, path):
+        """Another one each time that a file is replaced; None: there is none."""
+        try:
+            return os.stat(path).st_ino
+        except FileNotFoundError:
+            return None
+
     def start(self, name, *arguments):
         p = program([os.path.join(BIN, name), *map(str, arguments)], self.environment)
         self.programs.append(p)

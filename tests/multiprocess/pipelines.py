@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
 """Pipelines as programs: the examples, signals, and what tools say of them: pipelines.py BIN_FOLDER"""
 
+import collections
 import csv
 import gzip
 import http.client
 import json
 import math
 import os
+import random
 import re
 import signal
 import socket
 import struct
 import subprocess
+import time
 import zlib
 
 import harness
@@ -80,6 +83,46 @@ class pipelines(harness.cluster_test):
         p = self.finish("count_words", self.path("none/*.txt"), self.path("other.csv"), code=NOT_FOUND)
         self.assertIn("count_words.cpp", p.err)
         self.assertFalse(os.path.exists(self.path("other.csv")))
+
+    def test_a_program_that_is_killed_goes_on_where_it_was(self):
+        words = collections.Counter()
+        for i in range(3):
+            text = "\n".join(" ".join(f"word{(i * 7919 + j * j) % (97 + i)}" for j in range(k % 40)) for k in range(10000)) * 8
+            words.update(text.split())
+            self.write(f"in/{i}.txt", gzip.compress(text.encode(), 1) if i % 2 else text.encode())
+        chance = random.Random(5)
+        command = ["count_words", self.path("in/*.txt"), self.path("out.csv"), "--quiet", "--threads", 2, "--checkpoint", self.path("kept"),
+                   "--checkpoint-every", "20ms", "--resume"]
+        kept, ended = self.path("kept/count_words.checkpoint"), []
+
+        while not ended or ended[-1] != 0:
+            before = self.inode(kept)
+            p = self.start(*command)
+            # Each life comes further than the one before, and the last one to the end.
+            self.until("it is kept once more, or done", lambda: not p.is_running() or self.inode(kept) not in (None, before))
+            time.sleep(chance.uniform(0, 0.04))
+            if len(ended) < 12:
+                p.send(signal.SIGKILL if len(ended) % 3 else signal.SIGTERM)
+            ended.append(p.wait())
+            self.assertIn(ended[-1], (0, -signal.SIGKILL, 128 + signal.SIGTERM), p.tail())
+            if ended[-1] > 0:  # a signal that suspends it
+                self.assertTrue(os.path.exists(kept), p.tail())
+            self.assertEqual(os.path.exists(self.path("out.csv")), ended[-1] == 0)
+        self.assertEqual(self.rows("out.csv"), [["word", "count"]] + [[w, str(n)] for w, n in sorted(words.items())])
+        self.assertFalse(os.path.exists(kept))
+
+    def test_what_is_asked_of_checkpoints_and_cannot_be_is_told(self):
+        self.write("in/0.txt", b"a b c\n")
+        counts = ["count_words", self.path("in/*.txt"), self.path("out.csv")]
+        self.assertRegex(self.finish(*counts, "--resume", code=USAGE).err, "--checkpoint-every and --resume need --checkpoint DIR")
+        self.assertRegex(self.finish(*counts, "--checkpoint", self.path("kept"), "--checkpoint-every", "0s", code=USAGE).err, "give a time above 0")
+        self.assertIn(f"kept in {self.path('kept')} each 2.0 s", self.finish(*counts, "--checkpoint", self.path("kept"), "--checkpoint-every", "2s", "--explain").out)
+        p = self.finish("hello_pipeline", "--checkpoint", self.path("kept"), code=USAGE)
+        self.assertRegex(p.err, r"hello_pipeline\.cpp:\d+: .*no checkpoint can have it: its function may keep something")
+        os.makedirs(self.path("kept"), exist_ok=True)
+        self.write("kept/count_words.checkpoint", b"no checkpoint")
+        p = self.finish(*counts, "--checkpoint", self.path("kept"), "--resume", code=FAILED)
+        self.assertIn("count_words.checkpoint: it is no checkpoint of a topology", p.err)
 
     def test_pictures_are_classified_and_bad_ones_told(self):
         colours = {"red": (200, 10, 30), "green": (9, 180, 70), "blue": (0, 0, 99)}

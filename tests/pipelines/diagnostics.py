@@ -30,6 +30,8 @@ MISTAKES = [
     ("a generator with a resource", "collect(map(numbers, with(db, [](int x, int&) -> generator<int> { co_yield x; })));",
      ["with: a generator would keep its unit while others wait"]),
     ("a function that takes no unit", "collect(map(numbers, with(db, [](int x) { return x; })));", ["map: the stage does not take the items of this flow"]),
+    ("a source that is a function that returns a generator", "collect(source(t, []() -> generator<int> { co_yield 1; }));",
+     ["source: the function returns a generator: give it what that returns, f()"]),
     ("a resource of another type", "collect(map(numbers, with(db, [](int x, std::string&) { return x; })));", ["map: the stage does not take the items of this flow"]),
     ("a file of structs without fields", "write_csv(map(numbers, [](int x) { return point{x, x}; }), \"points.csv\");", ["write_csv: an item is no text or number"]),
 ]

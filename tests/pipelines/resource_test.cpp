@@ -45,6 +45,12 @@ connection connect(std::uint32_t i) { return {i}; }
 
 int negated(int x, connection& c) { return -c.use(x); }
 
+struct counts_up final {
+  int next = 0;
+  std::optional<int> operator()(connection& c) {
+    return next < 3 ? std::optional(c.use(next++)) : std::nullopt;
+  }
+};
 struct asks_all {
   int operator()(int x, connection&) const { return x; }
 };
@@ -122,6 +128,7 @@ BOOST_AUTO_TEST_CASE(functions_of_each_kind_borrow) {
                                           return x;
                                         }),
                                    {.on_error = skip()}));
+  const auto counted = collect(source(g, with(db, counts_up{})));
   BOOST_TEST(db.lent() == 0U);
   const auto done = drain(g);
   BOOST_TEST_REQUIRE(bool(done), (done ? "" : done.error().text()));
@@ -130,6 +137,7 @@ BOOST_AUTO_TEST_CASE(functions_of_each_kind_borrow) {
   BOOST_TEST(sums->back() == -1);
   BOOST_TEST(seen == -2450);
   BOOST_TEST(failing->size() == 49U);
+  BOOST_TEST(*counted == (std::vector{0, 1, 2}), boost::test_tools::per_element());
   BOOST_TEST(db.lent() == 0U);
 }
 
@@ -309,6 +317,10 @@ BOOST_AUTO_TEST_CASE(tools_see_who_has_it) {
   BOOST_TEST(port->since_seconds == 2.0);
   BOOST_TEST(what_is_waited_for(*port) == "a resource");
   db.who_has().give_back(unit);
+  // Nobody has it, and the stage that waits has not seen that yet: it does not wait for anybody.
+  const auto between = seen();
+  BOOST_TEST((between.state == actor_state::running));
+  BOOST_TEST(std::ranges::count(between.ports, "resource db", &port_snapshot::name) == 0);
   // It has gone to another topology's.
   const auto other = db.who_has().take(12345);
   const auto b = seen();

@@ -340,6 +340,22 @@ BOOST_AUTO_TEST_CASE(without_fetches_every_waiting_actor_is_a_start) {
   BOOST_TEST(has(a.root, "loss/receive is expected there"));
 }
 
+BOOST_AUTO_TEST_CASE(whoever_has_a_resource_is_the_root_or_another_job) {
+  scene s;
+  port_snapshot db{"resource db", "stores", "n1", 0, 0, 0, true, 4.0};
+  s.waits("asks", "n1", {db}, "stage");
+  s.add("stores", "n1", running, 5.0, "stage");
+  BOOST_TEST(has(s.explain().root, "stage stores (n1.1) on node n1 runs, for 5.0 s"));
+
+  scene other;
+  db.peer = db.peer_node = "";
+  other.waits("asks", "n1", {db}, "stage");
+  BOOST_TEST(has(other.explain().root,
+                 "stage asks (n1.0) on node n1 waits for resource db, which is lent to somebody "
+                 "else than this job, for 4.0 s"),
+             other.explain().root);
+}
+
 BOOST_AUTO_TEST_CASE(waits_that_last_by_design_are_not_walked_while_anything_else_waits) {
   scene s;
   auto at_end = in("shard/send", "n2", 95.0);

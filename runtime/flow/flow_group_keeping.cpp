@@ -1,0 +1,195 @@
+// How a topology that stands still becomes a checkpoint, and a new one goes on from it.
+
+#include "troupe/runtime/flow/flow_counting.hpp"
+#include "troupe/runtime/flow/flow_group.hpp"
+#include "troupe/runtime/flow/shape_stages.hpp"
+#include "troupe/runtime/flow/stage_replacement.hpp"
+#include "troupe/runtime/flow/topology_checkpoint.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+namespace troupe {
+
+std::string flow_group::under_way() const {
+  for (const auto& s : slots_) {
+    if (s == nullptr || s->is_over) continue;
+    if (s->has_more || s->is_busy || s->is_closing || s->ticket_is_open ||
+        s->replacement != nullptr)
+      return fmt::format("{} has not put all that it makes of an item", s->info->name);
+    if (s->change != nullptr && s->change->trial > 0 &&
+        s->change->judged.load() == stage_change::verdict::none)
+      return fmt::format("{} has a new function on trial", s->info->name);
+    if (s->what->has_under_way()) return fmt::format("replicas have items of {}", s->info->name);
+  }
+  for (const auto& e : edges_) {
+    if (e == nullptr) continue;
+    const auto& to = graph_->stages()[e->info->to];
+    // What is dealt again has a place in an order that a checkpoint does not know.
+    const bool may_wait = items_may_wait(*graph_, *e->info) &&
+                          (e->queue.empty() || !e->queue.front().origin.is_again);
+    if (!e->outbox.empty() || (!e->queue.empty() && !may_wait))
+      return fmt::format("{} has items to come", to.name);
+  }
+  return {};
+}
+
+bool flow_group::has_items_elsewhere() const {
+  return std::ranges::any_of(slots_, [](const auto& s) {
+    return s != nullptr && !s->is_over && s->what->has_under_way();
+  });
+}
+
+result<topology_checkpoint> flow_group::keep() {
+  expects(under_way().empty(), "a checkpoint is made when nothing is under way");
+  topology_checkpoint c;
+  const auto& stages = graph_->stages();
+  for (std::uint32_t i = 0; i < stages.size(); ++i) {
+    kept_stage k;
+    k.name = stages[i].name;
+    k.kind = stages[i].kind;
+    if (stages[i].contract != nullptr) k.state_layout = stages[i].contract->state;
+    if (auto* s = slots_[i].get(); s != nullptr) {
+      k.is_over = s->is_over;
+      k.inputs_ended = s->inputs_ended;
+      k.outputs_open = s->outputs_open;
+      k.made = s->made;
+      k.failures = s->failures;
+      if (s->is_source) c.items += s->made;
+      if (s->what != nullptr) {
+        result<tensor> state = tensor{};
+        try {
+          state = s->what->keep(stages[i].holds_items);
+        } catch (const broken_invariant&) {
+          throw;
+        } catch (...) {
+          state = what_was_thrown();
+        }
+        if (!state)
+          return error(state.error().code(),
+                       fmt::format("{} ({}): {}", k.name, flow_graph::line_of(stages[i].where),
+                                   state.error().message()));
+        k.state = std::move(*state);
+      }
+    }
+    c.stages.push_back(std::move(k));
+  }
+  for (std::uint32_t i = 0; i < edges_.size(); ++i) {
+    kept_edge k;
+    if (auto* e = edges_[i].get(); e != nullptr) {
+      k.has_ended = e->to != nullptr ? e->has_ended : e->end_sent;
+      k.end_told = e->end_told;
+      k.is_closed = e->is_closed;
+      if (!e->queue.empty()) {
+        // They stay where they are: who writes them does not change them.
+        std::vector<flow_item> waiting;
+        while (!e->queue.empty()) waiting.push_back(e->queue.pop());
+        const auto& types = stages[e->info->to].holds_items;
+        try {
+          k.items = kept_items(waiting, types[std::min<std::size_t>(e->to_port, types.size() - 1)]);
+        } catch (...) {
+          e->queue.push(std::move(waiting));
+          throw;
+        }
+        e->queue.push(std::move(waiting));
+      }
+    }
+    c.edges.push_back(std::move(k));
+  }
+  return c;
+}
+
+namespace {
+
+// What this graph has otherwise than the one that the checkpoint is of; empty: nothing.
+std::string difference(const flow_graph& g, const topology_checkpoint& c) {
+  const auto& stages = g.stages();
+  for (std::size_t i = 0; i < std::max(stages.size(), c.stages.size()); ++i) {
+    if (i >= stages.size())
+      return fmt::format("its stage {} is none of this program's", c.stages[i].name);
+    if (i >= c.stages.size()) return fmt::format("it has no stage {}", stages[i].name);
+    const auto& k = c.stages[i];
+    if (k.name != stages[i].name || k.kind != stages[i].kind)
+      return fmt::format("it has a {} {} where this program has a {} {} ({})", k.kind, k.name,
+                         stages[i].kind, stages[i].name, flow_graph::line_of(stages[i].where));
+    const auto layout = stages[i].contract != nullptr ? stages[i].contract->state : std::string();
+    if (k.state_layout != layout)
+      return fmt::format("the state of {} is {} there, and {} here", k.name,
+                         k.state_layout.empty() ? "nothing" : k.state_layout,
+                         layout.empty() ? "nothing" : layout);
+  }
+  if (c.edges.size() != g.edges().size()) return "its stages are joined in another way";
+  return {};
+}
+
+}  // namespace
+
+result<void> flow_group::go_on_from(const topology_checkpoint& c) {
+  if (const auto other = difference(*graph_, c); !other.empty())
+    return error(error_code::usage,
+                 fmt::format("the checkpoint is of another topology: {}", other));
+  const auto damaged = [](const std::string& what) {
+    return error(error_code::failed, fmt::format("the checkpoint does not fit: {}", what));
+  };
+  const auto& stages = graph_->stages();
+  for (std::uint32_t i = 0; i < slots_.size(); ++i) {
+    auto* s = slots_[i].get();
+    if (s == nullptr) continue;
+    const auto& k = c.stages[i];
+    if (k.inputs_ended > s->info->in.size() || k.outputs_open > s->outputs_open)
+      return damaged(k.name);
+    s->made = k.made;
+    s->failures = k.failures;
+    s->inputs_ended = k.inputs_ended;
+    s->outputs_open = k.outputs_open;
+    if (k.is_over) {
+      s->is_over = true;
+      s->what.reset();
+      s->counters->is_over.store(true);
+      continue;
+    }
+    result<void> ok;
+    try {
+      ok = s->what->reopen(k.state, stages[i].holds_items);
+    } catch (const broken_invariant&) {
+      throw;
+    } catch (...) {
+      ok = what_was_thrown();
+    }
+    if (s->info->is_timed) s->deadline_ns = s->what->wakes_at();
+    if (!ok)
+      return error(ok.error().code(),
+                   fmt::format("{} ({}): it cannot go on from the checkpoint: {}", k.name,
+                               flow_graph::line_of(stages[i].where), ok.error().message()));
+  }
+  for (std::uint32_t i = 0; i < edges_.size(); ++i) {
+    auto* e = edges_[i].get();
+    if (e == nullptr) continue;
+    const auto& k = c.edges[i];
+    e->is_closed = k.is_closed;
+    e->end_told = k.end_told;
+    if (e->to != nullptr)
+      e->has_ended = k.has_ended;
+    else
+      e->end_sent = e->owes_end = k.has_ended;
+    if (!k.items) continue;
+    const auto& types = stages[e->info->to].holds_items;
+    if (types.empty() || e->to == nullptr) return damaged(stages[e->info->to].name);
+    auto items = items_kept(k.items, types[std::min<std::size_t>(e->to_port, types.size() - 1)]);
+    if (!items) return damaged(stages[e->info->to].name);
+    for (const auto& it : *items) {
+      if (it.origin.source >= stages.size()) return damaged(stages[e->info->to].name);
+      e->queued_bytes += it.bytes;
+      e->meter->put_bytes.fetch_add(it.bytes);
+    }
+    e->meter->put_items.fetch_add(items->size());
+    e->queue.push(std::move(*items));
+  }
+  wire_slots();
+  return {};
+}
+
+}  // namespace troupe

@@ -1,0 +1,405 @@
+// Checkpoints of topologies: whatever is kept when, a topology that goes on from it makes what it
+// would have made; what cannot be kept is told before anything runs.
+
+#include "troupe/runtime/flow/topology_checkpoint.hpp"
+
+#include "tests/devices/temporary_folder.hpp"
+#include "troupe/actors/flow/topology.hpp"
+#include "troupe/devices/files/host_disk.hpp"
+#include "troupe/runtime/flow/drain.hpp"
+#include "troupe/runtime/flow/file_stages.hpp"
+#include "troupe/runtime/flow/flow.hpp"
+#include "troupe/runtime/flow/sample_stages.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+using namespace troupe;
+using test::temporary_folder;
+namespace fs = std::filesystem;
+
+namespace {
+
+void put(const std::string& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+std::string text_of(const std::string& path) {
+  std::ostringstream out;
+  out << std::ifstream(path, std::ios::binary).rdbuf();
+  return out.str();
+}
+std::string contents(const std::string& folder) {
+  std::string all;
+  std::map<std::string, std::string> files;
+  for (const auto& f : fs::directory_iterator(folder))
+    files[f.path().filename().string()] = text_of(f.path().string());
+  for (const auto& [name, text] : files) all += "== " + name + "\n" + text;
+  return all;
+}
+
+struct total {
+  std::uint64_t state = 0;
+  void operator()(const std::string&) { ++state; }
+  std::pair<std::string, std::uint64_t> finish(const std::string& key) { return {key, state}; }
+};
+struct numbered {
+  std::uint64_t state = 0;
+  std::string operator()(const std::string& s) { return std::to_string(state++) + " " + s; }
+};
+struct counts_up {
+  int most;
+  int state = 0;
+  std::optional<int> operator()() { return state < most ? std::optional(state++) : std::nullopt; }
+};
+generator<int> twice(int x) {
+  co_yield x;
+  co_yield -x;
+}
+std::string text_of_pair(const std::tuple<int, std::string>& p) {
+  return std::to_string(std::get<0>(p)) + ":" + std::get<1>(p);
+}
+
+using describing = std::function<void(flow_graph&, const std::string& in, const std::string& out)>;
+
+// Lines, by replicas, by key, with state, with some that fail.
+void lines_of_files(flow_graph& g, const std::string& in, const std::string& out) {
+  const auto lines = read_lines(g, in + "/*.txt");
+  const auto kept = map(lines,
+                        [](const std::string& s) -> result<std::string> {
+                          if (s.ends_with("7")) return error(error_code::failed, "a seven");
+                          return "<" + s + ">";
+                        },
+                        {.replicas = 3, .on_error = skip()});
+  write_csv(map(kept, numbered{}), out + "/numbered.csv");
+  write_csv(partition_by(kept, [](const std::string& s) { return s.substr(0, 2); }, total{},
+                         {.replicas = 2}),
+            out + "/totals.csv");
+  write_json_lines(unbatch(batch(kept, {.count = 7})), out + "/lines.jsonl");
+}
+// Branches that are joined again, of sources of different lengths, one of which is over soon.
+void joins(flow_graph& g, const std::string& in, const std::string& out) {
+  const auto numbers = source(g, counts_up{60});
+  const auto lines = read_lines(g, in + "/a.txt");
+  const auto more = from(g, std::vector<int>{1000, 1001, 1002});
+  const auto doubled = map(numbers, twice);
+  write_csv(map(zip(doubled, lines), text_of_pair), out + "/zipped.csv");
+  write_csv(interleave(std::vector{numbers, more}), out + "/turns.csv");
+  const auto pairs =
+      join_by(numbers, doubled, [](int x) { return x % 10; }, [](int x) { return x % 7; });
+  write_csv(map(pairs, [](const std::pair<int, int>& p) { return p.first * 1000 + p.second; }),
+            out + "/pairs.csv");
+  write_csv(map(window(doubled, {.count = 5, .step = 2}),
+                [](const std::vector<int>& v) { return v.front() + 31 * v.back(); }),
+            out + "/windows.csv");
+}
+// Samples in an order of their own; tensors; a flow that has enough.
+void samples_and_tensors(flow_graph& g, const std::string&, const std::string& out) {
+  std::vector<float> data;
+  for (int i = 0; i < 40; ++i) data.push_back(float(i));
+  const auto all = samples(g, data, {.seed = 3, .epochs = 3});
+  const auto values = map(all, [](const sample<float>& s) { return s.value; });
+  write_csv(shuffle(values, {.seed = 5, .hold = 16}), out + "/shuffled.csv");
+  write_npy(map(values, [](float v) { return tensor::of({v, -v}, {2}); }), out + "/all.npy");
+  write_csv(first(values, 50), out + "/first.csv");
+  const auto [small, large] = split(values, [](const float& v) { return v < 10; });
+  write_csv(merge(small, map(large, [](float v) { return v + 100; })), out + "/merged.csv");
+}
+
+// Runs it in one thread, keeps it now and then, and loses it now and then; as often as it takes.
+void run_with_losses(const describing& describe, const std::string& in, const std::string& out,
+                     std::uint64_t seed, std::uint64_t& kept_times, std::uint64_t& lost_times) {
+  std::mt19937_64 random(seed);
+  std::vector<std::byte> kept;
+  std::int64_t now = 1'000'000'000;
+  const std::function<std::int64_t()> clock = [&] { return now += 1000; };
+  for (int life = 0; life < 200; ++life) {
+    flow_graph g;
+    describe(g, in, out);
+    BOOST_TEST_REQUIRE(bool(g.check()));
+    const auto can = check_checkpoint(g);
+    BOOST_TEST_REQUIRE(bool(can), (can ? "" : can.error().text()));
+    flow_group whole(std::shared_ptr<const flow_graph>(std::shared_ptr<const void>(), &g));
+    BOOST_TEST_REQUIRE(!whole.failure());
+    if (!kept.empty()) {
+      const auto c = read_checkpoint(kept, "it");
+      BOOST_TEST_REQUIRE(bool(c), (c ? "" : c.error().text()));
+      const auto ok = whole.go_on_from(*c);
+      BOOST_TEST_REQUIRE(bool(ok), (ok ? "" : ok.error().text()));
+    }
+    bool is_lost = false;
+    while (!is_lost) {
+      const auto until = now + std::int64_t(1000 * (1 + random() % 12));
+      auto state = whole.run(clock, until, nullptr);
+      if (state == flow_group::state::failed) BOOST_FAIL(whole.failure()->why.text());
+      if (state == flow_group::state::over) return;
+      if (random() % 8 == 0) {
+        // At once, where that can be, or when all that was under way is done.
+        whole.pause(true, true);
+        const bool is_drained = random() % 2 == 0;
+        for (int i = 0; i < 100 && (is_drained || !whole.under_way().empty()); ++i)
+          if (whole.run(clock, is_drained ? never_ns : now + 2000, nullptr) !=
+              flow_group::state::more)
+            break;
+        if (whole.is_over()) return;
+        if (whole.under_way().empty()) {
+          auto c = whole.keep();
+          BOOST_TEST_REQUIRE(bool(c), (c ? "" : c.error().text()));
+          kept = checkpoint_bytes(*c);
+          ++kept_times;
+        }
+        whole.pause(false);
+      }
+      is_lost = random() % 20 == 0;
+    }
+    ++lost_times;
+  }
+  BOOST_FAIL("it never comes to its end");
+}
+
+void make_input(const std::string& folder) {
+  for (const std::string name : {"a", "b", "c"}) {
+    std::string text;
+    for (int i = 0; i < 90; ++i)
+      text += name + std::to_string(i % 4) + " line " + std::to_string(i) + "\n";
+    put(folder + "/" + name + ".txt", text);
+  }
+  put(folder + "/empty.txt", "");
+}
+
+const std::vector<std::pair<const char*, describing>> all_topologies{
+    {"lines_of_files", lines_of_files},
+    {"joins", joins},
+    {"samples_and_tensors", samples_and_tensors}};
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(topology_checkpoint)
+
+BOOST_AUTO_TEST_CASE(TCK_2_what_is_lost_at_any_time_goes_on_with_each_item_once) {
+  temporary_folder in;
+  make_input(in.path());
+  std::uint64_t kept = 0, lost = 0;
+  for (const auto& [name, describe] : all_topologies) {
+    temporary_folder whole;
+    {
+      flow_graph g;
+      describe(g, in.path(), whole.path());
+      const auto done = drain(g);
+      BOOST_TEST_REQUIRE(bool(done), (done ? "" : done.error().text()));
+    }
+    const auto expected = contents(whole.path());
+    const auto* more = std::getenv("TROUPE_SEEDS");
+    const std::uint64_t seeds = more != nullptr ? std::strtoull(more, nullptr, 10) : 40;
+    for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+      temporary_folder out;
+      run_with_losses(describe, in.path(), out.path(), seed, kept, lost);
+      BOOST_TEST((contents(out.path()) == expected), name << ", seed " << seed);
+    }
+  }
+  BOOST_TEST(kept > 100U);
+  BOOST_TEST(lost > 100U);
+}
+
+// What run_to_end() says of it; empty: it was done.
+std::string run_on_threads(const describing& describe, const std::string& in,
+                           const std::string& out, const topology_checkpoint_options& o,
+                           const std::function<void(topology&)>& look = {}) {
+  topology_options options;
+  options.threads = 2;
+  options.is_quiet = true;
+  options.checkpoint = o;
+  topology t(options);
+  describe(t, in, out);
+  const auto done = t.run_to_end([&](const topology&) {
+    if (look) look(t);
+  });
+  if (!done) return done.error().text();
+  return t.was_suspended() ? "suspended" : "";
+}
+// Takes 3 ms an item.
+void slow_lines(flow_graph& g, const std::string& in, const std::string& out) {
+  const auto lines = read_lines(g, in + "/*.txt");
+  const auto slow = map(lines,
+                        [](const std::string& s) {
+                          std::this_thread::sleep_for(std::chrono::milliseconds(3));
+                          return s + "!";
+                        },
+                        {.replicas = 2, .blocks = true});
+  write_csv(map(slow, numbered{}), out + "/numbered.csv");
+  write_json_lines(unbatch(batch(slow, {.count = 7})), out + "/lines.jsonl");
+}
+
+BOOST_AUTO_TEST_CASE(on_threads_what_is_killed_or_suspended_goes_on) {
+  temporary_folder in, whole;
+  make_input(in.path());
+  BOOST_TEST_REQUIRE(run_on_threads(slow_lines, in.path(), whole.path(), {}) == "");
+  const auto expected = contents(whole.path());
+  for (const bool is_killed : {true, false}) {
+    temporary_folder out, kept;
+    topology_checkpoint_options o{kept.path(), 1'000'000, true};
+    int lives = 0, ended = 0;
+    std::string said = "begin";
+    while (said != "" && ++lives < 100) {
+      // Each life ends with the first look, some 100 ms after it has begun.
+      said = run_on_threads(
+          slow_lines, in.path(), out.path(), o,
+          lives > 3 ? std::function<void(topology&)>()
+                    : [&](topology& t) { is_killed ? t.kill() : t.suspend(); });
+      if (said == "suspended" || said.find("stopped at once") != std::string::npos)
+        ++ended;
+      else
+        BOOST_TEST_REQUIRE(said == "");
+    }
+    BOOST_TEST(said == "");
+    BOOST_TEST((contents(out.path()) == expected), (is_killed ? "killed" : "suspended"));
+    BOOST_TEST(!fs::exists(kept.file("topology.checkpoint")));
+    BOOST_TEST_MESSAGE(ended << " lives ended before all was done");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_checkpoint_that_is_there_is_resumed_or_left_alone) {
+  temporary_folder in, out, kept;
+  make_input(in.path());
+  topology_checkpoint_options o{kept.path(), 1'000'000, true};
+  const auto said =
+      run_on_threads(slow_lines, in.path(), out.path(), o, [](topology& t) { t.suspend(); });
+  if (said == "") return;  // it was done before
+  BOOST_TEST_REQUIRE(said == "suspended");
+  BOOST_TEST_REQUIRE(fs::exists(kept.file("topology.checkpoint")));
+  o.resume = false;
+  const auto refused = run_on_threads(slow_lines, in.path(), out.path(), o);
+  BOOST_TEST(refused.find("--resume goes on with it") != std::string::npos, refused);
+  o.resume = true;
+  // Another topology of that name.
+  const auto other = run_on_threads(lines_of_files, in.path(), out.path(), o);
+  BOOST_TEST(other.find("is of another topology") != std::string::npos, other);
+  // A file that somebody has replaced meanwhile.
+  const auto tmp = out.file("numbered.csv.tmp");
+  if (fs::exists(tmp)) {
+    fs::rename(tmp, out.file("kept"));
+    put(tmp, "something else");
+    const auto gone = run_on_threads(slow_lines, in.path(), out.path(), o);
+    BOOST_TEST(gone.find("is not the file that the checkpoint goes on with") != std::string::npos,
+               gone);
+    fs::remove(tmp);
+    fs::rename(out.file("kept"), tmp);
+  }
+  // One byte that is wrong.
+  auto bytes = text_of(kept.file("topology.checkpoint"));
+  auto wrong = bytes;
+  wrong[wrong.size() / 2] = char(wrong[wrong.size() / 2] ^ 4);
+  put(kept.file("topology.checkpoint"), wrong);
+  const auto damaged = run_on_threads(slow_lines, in.path(), out.path(), o);
+  BOOST_TEST(damaged.find("the checkpoint is damaged") != std::string::npos, damaged);
+  put(kept.file("topology.checkpoint"), bytes);
+  BOOST_TEST(run_on_threads(slow_lines, in.path(), out.path(), o) == "");
+}
+
+BOOST_AUTO_TEST_CASE(two_programs_do_not_keep_one_topology) {
+  temporary_folder kept;
+  const auto d = make_host_disk();
+  topology_checkpoint_options o{kept.path(), 1, true};
+  const auto first = checkpoint_place::open(*d, o, "a/b c");
+  BOOST_TEST_REQUIRE(bool(first));
+  BOOST_TEST(first->path() == kept.file("a%2Fb%20c.checkpoint"));
+  const auto second = checkpoint_place::open(*d, o, "a/b c");
+  BOOST_TEST_REQUIRE(!second);
+  BOOST_CHECK(second.error().code() == error_code::denied);
+  BOOST_TEST(bool(checkpoint_place::open(*d, o, "other")));
+}
+
+BOOST_AUTO_TEST_CASE(what_cannot_be_kept_is_told_with_its_line) {
+  const auto refused = [](const std::function<void(flow_graph&)>& describe) {
+    flow_graph g;
+    describe(g);
+    BOOST_TEST_REQUIRE(bool(g.check()));
+    const auto ok = check_checkpoint(g);
+    return ok ? std::string() : ok.error().text();
+  };
+  const auto has = [](const std::string& text, const char* part) {
+    BOOST_TEST(text.find(part) != std::string::npos, text);
+    BOOST_TEST(text.find("topology_checkpoint_test.cpp:") != std::string::npos, text);
+  };
+  struct opaque {
+    int x = 0;
+  };
+  struct forgetful {
+    int sum = 0;
+    int operator()(int x) { return sum += x; }
+  };
+  has(refused([](flow_graph& g) {
+        for_each(source(g, [n = 0]() mutable { return std::optional(n++); }), [](int) {});
+      }),
+      "it cannot be told where to go on");
+  has(refused([](flow_graph& g) { for_each(map(from(g, {1}), forgetful{}), [](int) {}); }),
+      "its function may keep something");
+  has(refused([](flow_graph& g) { collect(from(g, {1})); }), "it gathers items in the program");
+  has(refused([](flow_graph& g) {
+        for_each(batch(map(from(g, {1}), [](int x) { return opaque{x}; }), {.count = 2}),
+                 [](const std::vector<opaque>&) {});
+      }),
+      "which cannot be written");
+  BOOST_TEST(refused([](flow_graph& g) {
+               for_each(map(from(g, {1}), [](int x) { return opaque{x}; }), [](const opaque&) {});
+             }) == "");
+}
+
+// Where sources have to make more before a stage can go on, they do, and it is tried again.
+BOOST_AUTO_TEST_CASE(TD_4_sources_do_not_stand_still_for_ever) {
+  temporary_folder out, kept;
+  topology_options options;
+  options.threads = 2;
+  options.is_quiet = true;
+  options.budget_bytes = 1;  // each edge holds one item
+  options.checkpoint = {kept.path(), 1'000'000, true};
+  topology t(options);
+  // The second flow comes slowly; what the first one makes of an item fills the edge before zip().
+  const auto slow = map(source(t, counts_up{12}), [](int x) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    return x;
+  });
+  const auto fast = map(source(t, counts_up{6}), twice);
+  write_csv(map(zip(fast, slow), [](const std::tuple<int, int>& p) { return std::get<0>(p); }),
+            out.file("all.csv"));
+  const auto done = t.run_to_end();
+  BOOST_TEST_REQUIRE(bool(done), (done ? "" : done.error().text()));
+  BOOST_TEST(text_of(out.file("all.csv")).size() > 20U);
+}
+
+BOOST_AUTO_TEST_CASE(TCK_1_a_checkpoint_is_read_as_it_was_written_or_not_at_all) {
+  troupe::topology_checkpoint c;
+  c.topology = "words";
+  c.number = 7;
+  c.items = 12;
+  c.stages = {{"a", "map", "u64", false, 1, 2, 3, 4, tensor::of({1.0f, 2.0f}, {2})},
+              {"b", "merge", "", true, 0, 0, 0, 0, {}}};
+  c.edges = {{true, false, true, {}}, {}};
+  const auto bytes = checkpoint_bytes(c);
+  const auto again = read_checkpoint(bytes, "it");
+  BOOST_TEST_REQUIRE(bool(again), (again ? "" : again.error().text()));
+  BOOST_TEST((checkpoint_bytes(*again) == bytes));
+  BOOST_TEST(again->stages[0].state.size_bytes() == 8U);
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    auto wrong = bytes;
+    wrong[i] ^= std::byte{1};
+    BOOST_TEST(!read_checkpoint(wrong, "it"));
+    BOOST_TEST(!read_checkpoint(std::span(bytes).first(i), "it"));
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
