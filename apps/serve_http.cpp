@@ -17,14 +17,12 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <optional>
 #include <string>
 
 using namespace troupe;
-using namespace std::chrono_literals;
 
 namespace {
 
@@ -101,7 +99,7 @@ int main(int argc, char** argv) {
 
   topology t(flags.options());
   auto questions = map(http_requests(t, *server, "/predict"), read_numbers{numbers});
-  auto batches = batch(questions, {.count = batch_size, .within = 1ms});
+  auto batches = batch(questions, {.count = up_to(batch_size)});
   answer(unbatch(map(batches, predict{graph_stage(**opened, g, "x", "y")}, {.on_error = skip()})));
   // Who asks from now on waits until it runs; before, there was nothing at that path.
   say_error(fmt::format("serve_http: at http://{}/predict", server->address()));

@@ -23,6 +23,9 @@ namespace {
 constexpr std::int64_t first_look_ns = 10'000'000, looks_ns = 50'000'000;
 constexpr std::int64_t halt_limit_ns = 50'000'000;
 constexpr std::int64_t keeping_looks_ns = 2'000'000, keeping_limit_ns = 200'000'000;
+// That sources stand still for a checkpoint, unless those come less often.
+constexpr std::int64_t keeping_longest_ns = 2'000'000'000;
+constexpr std::uint32_t vain_suspensions_max = 10;
 // A placement has to take as much of the busiest thread's load away.
 constexpr double gain_min = 0.15, busy_min = 0.5;
 constexpr std::uint32_t rest_max = 64;  // looks between two placements, at most
@@ -80,6 +83,7 @@ struct director_state {
   std::int64_t keep_due_ns = never_ns, kept_since_ns = 0, moved_ns = 0, tries_ns = 0;
   std::int64_t try_wait_ns = 0;
   std::uint64_t done_at_look = 0;
+  std::uint32_t vain_suspensions = 0;
   std::string last_under_way;
   std::vector<changing_replicas> changing;
   topology_wishes::replacements replacing;              // which groups do not have yet
@@ -172,7 +176,7 @@ struct director_state {
       now = phase::runs;
       is_on_trial = false;
       tell_all_and_gate(flow_resume{});
-      back_off();
+      if (!is_keeping) back_off();
     }
     if (now == phase::runs) look_at_keeping(at);
     if (now == phase::runs && !is_keeping) measure(at);
@@ -221,11 +225,21 @@ struct director_state {
     std::uint64_t done = 0;
     bool is_busy = false;
     for (const auto& c : setup.view->stages) done += c->items_in.load(std::memory_order_relaxed);
+    // A source that waits for the world holds nobody up but itself.
     for (const auto& p : setup.view->pulses)
-      is_busy = is_busy || p->running.load(std::memory_order_relaxed) != group_pulse::nobody;
+      if (const auto i = p->running.load(std::memory_order_relaxed);
+          i < setup.graph->stages().size() && !setup.graph->stages()[i].is_source)
+        is_busy = true;
     if (is_busy || std::exchange(done_at_look, done) != done) moved_ns = at;
-    // Sources have stood still so long in vain.
-    if (at - moved_ns > keeping_limit_ns) {
+    // Sources have stood still in vain: something waits for what they have not made, or goes round
+    // for ever.
+    const auto longest = std::max(keeping_longest_ns, setup.checkpoints->every_ns);
+    if (at - moved_ns > keeping_limit_ns || at - kept_since_ns > longest) {
+      if (is_suspending && ++vain_suspensions >= vain_suspensions_max)
+        return end(
+            {true, error(error_code::failed,
+                         "it cannot be suspended, and ends at once: sources stood still, and " +
+                             what_waits())});
       if (!std::exchange(has_told_trouble, true))
         tell(self->context(), setup.program,
              topology_note{"no checkpoint yet, it is tried again: sources stood still, and " +
@@ -244,7 +258,16 @@ struct director_state {
     keep_due_ns = at + std::max(setup.checkpoints->every_ns, at - kept_since_ns);
     if (is_suspending) keep_due_ns = at + looks_ns;
     tell_pause();
+    forget_loads(at);
+  }
+  // What stages did while sources stood still says nothing of their loads.
+  void forget_loads(std::int64_t at) {
     looked_ns = at;
+    done_before = 0;
+    for (std::size_t i = 0; i < busy_before.size(); ++i)
+      busy_before[i] = setup.view->stages[i]->busy_ns();
+    for (const auto& c : setup.view->stages)
+      done_before += c->items_in.load(std::memory_order_relaxed);
   }
   // Of a topology that stands still. True: it is over.
   bool keep(flow_group& whole) {
@@ -261,6 +284,10 @@ struct director_state {
         return setup.checkpoints->write(std::move(*c));
       } catch (const std::bad_alloc&) {
         return error(error_code::failed, "there is no memory for it");
+      } catch (const std::exception& e) {
+        return error(error_code::failed, e.what());
+      } catch (...) {
+        return error(error_code::failed, "an exception of unknown type");
       }
     }();
     const auto at = setup.now_ns();
@@ -279,7 +306,7 @@ struct director_state {
     is_keeping = false;
     keep_due_ns = at + std::max(setup.checkpoints->every_ns, at - kept_since_ns);
     is_paused = wants_pause;
-    looked_ns = at;
+    forget_loads(at);
     return false;
   }
   void tell_pause() {
@@ -461,8 +488,9 @@ struct director_state {
     if (whole.failure()) return end({true, whole.failure()->why});
     if (!lost.empty()) whole.lose(std::exchange(lost, {}));
     if (whole.failure()) return end({true, whole.failure()->why});
+    const bool was_for_keeping = is_keeping;
     if (is_keeping && keep(whole)) return;
-    if (!is_keeping) back_off();
+    if (!was_for_keeping) back_off();
     place(std::move(whole), std::move(wanted));
   }
 };

@@ -328,16 +328,18 @@ result<flow_totals> topology::run_to_end(const std::function<void(const topology
   }
   const auto threads = threads_of(options_);
   std::shared_ptr<const flow_graph> graph(std::shared_ptr<const void>(), this);
-  auto whole = std::make_shared<flow_group>(graph);
+  std::optional<topology_checkpoint> from;
+  if (kept_at) from = std::exchange(kept_at->found, std::nullopt);
+  auto whole = std::make_shared<flow_group>(graph, from ? over_in(*from) : std::vector<bool>());
   if (whole->failure()) return whole->failure()->why;
   std::string resumed;
-  if (kept_at && kept_at->found) {
-    const auto from = *std::exchange(kept_at->found, std::nullopt);
-    if (auto ok = whole->go_on_from(from); !ok)
+  if (from) {
+    if (auto ok = whole->go_on_from(*from); !ok)
       return std::move(ok.error().while_doing(kept_at->path()));
     resumed = fmt::format("goes on with checkpoint {}, {} old: its sources had made {} items",
-                          from.number, age_of(from.saved_unix), from.items);
+                          from->number, age_of(from->saved_unix), from->items);
   }
+  from.reset();
   running_ = std::make_unique<running>();
   auto& r = *running_;
   r.kept_on = std::move(kept_on);

@@ -90,7 +90,10 @@ source_state each_file::produce(stage_output& out) {
       return give_up(error(error_code::not_found, fmt::format("{}: no such file", pattern_)), out);
     files_ = std::move(*found);
     if (!goes_on_at_.empty())
-      if (auto ok = skip_to_position(out); !ok) return give_up(std::move(ok.error()), out);
+      if (auto ok = skip_to_position(out); !ok) {
+        out.fail(std::move(ok.error()));
+        return source_state::more;
+      }
   }
   if (!is_open_) {
     if (next_ == files_.size()) return source_state::over;
@@ -146,14 +149,19 @@ result<void> each_file::skip_to_position(stage_output& out) {
   if (next_ == 0 || files_[next_ - 1].path != goes_on_at_) return lost("is gone");
   out.set_label(label_of(goes_on_at_));
   if (auto ok = open(goes_on_at_); !ok) return ok;
-  out.set_unheard(true);
+  struct unheard {
+    stage_output& out;
+    explicit unheard(stage_output& o) : out(o) { out.set_unheard(true); }
+    unheard(const unheard&) = delete;
+    unheard& operator=(const unheard&) = delete;
+    ~unheard() { out.set_unheard(false); }
+  } const nobody_hears(out);
   bool is_short = false;
   for (std::uint64_t i = 0; i < reads_ && !is_short; ++i) {
     const auto more = read(out);
     is_short = !more || !*more;
     out.take_failure();  // of one item: it was told of it then
   }
-  out.set_unheard(false);
   if (is_short) return lost("has fewer now");
   is_open_ = true;
   return {};

@@ -13,8 +13,10 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -278,6 +280,8 @@ class print_stage final : public stage {
   }
   std::int64_t wakes_at() const override { return flushes_at_; }
   bool is_over() const override { return is_closed_; }
+  // It is flushed soon.
+  bool has_under_way() const override { return !buffer_.empty(); }
 
  private:
   void flush() {
@@ -458,6 +462,17 @@ result<void> file_being_made::write_at_start(std::string_view text) {
   return {};
 }
 
+// Of the last bytes before that place. A file of the same inode may be another one by now.
+static std::optional<std::uint64_t> hash_before(const std::string& path, std::uint64_t place) {
+  std::array<char, 4096> last{};
+  const auto n = std::min<std::uint64_t>(place, last.size());
+  const host::descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  if (file.get() < 0 ||
+      ::pread(file.get(), last.data(), n, static_cast<off_t>(place - n)) != static_cast<ssize_t>(n))
+    return std::nullopt;
+  return XXH3_64bits(last.data(), n);
+}
+
 result<void> file_being_made::failed(const std::string& why) {
   failed_.emplace(error_code::failed, why);
   return *failed_;
@@ -471,13 +486,18 @@ result<void> file_being_made::keep(mark& m) {
   if (::fdatasync(fd_) != 0 || ::fstat(fd_, &s) != 0)
     return failed(fmt::format("{}.tmp: cannot be written: {}", path_, std::strerror(errno)));
   if (m.inode == 0) {
-    // Its name, once.
+    // Its name, once. A folder that may not be read cannot be synced.
     const auto folder = fs::path(path_).parent_path();
-    if (auto ok = make_host_disk()->sync_folder(folder.empty() ? "." : folder.string()); !ok)
-      return failed(ok.error().message());
+    if (auto ok = make_host_disk()->sync_folder(folder.empty() ? "." : folder.string());
+        !ok && ok.error().code() == error_code::failed)
+      return ok;
   }
   m.bytes = static_cast<std::uint64_t>(s.st_size);
   m.inode = s.st_ino;
+  m.device = s.st_dev;
+  const auto hash = hash_before(path_ + ".tmp", m.bytes);
+  if (!hash) return error(error_code::failed, path_ + ".tmp: cannot be read");
+  m.last_hash = *hash;
   return {};
 }
 
@@ -485,19 +505,22 @@ result<void> file_being_made::reopen(const mark& m) {
   if (m.inode == 0) return {};
   const auto temporary = path_ + ".tmp";
   const auto is_it = [&](const struct stat& s) {
-    return S_ISREG(s.st_mode) && s.st_ino == m.inode &&
+    return S_ISREG(s.st_mode) && s.st_ino == m.inode && s.st_dev == m.device &&
            static_cast<std::uint64_t>(s.st_size) >= m.bytes;
+  };
+  const auto has_it = [&](const std::string& path) {
+    return hash_before(path, m.bytes) == m.last_hash;
   };
   struct stat s{};
   // It was whole, and the topology was not.
   if (::lstat(temporary.c_str(), &s) != 0 && errno == ENOENT && ::lstat(path_.c_str(), &s) == 0 &&
-      is_it(s) && ::rename(path_.c_str(), temporary.c_str()) != 0)
+      is_it(s) && has_it(path_) && ::rename(path_.c_str(), temporary.c_str()) != 0)
     return failed(fmt::format("{}: cannot be renamed: {}", path_, std::strerror(errno)));
   fd_ = ::open(temporary.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
   if (fd_ < 0)
     return failed(fmt::format("{}: the checkpoint goes on with it, and it cannot be written: {}",
                               temporary, std::strerror(errno)));
-  if (::fstat(fd_, &s) != 0 || !is_it(s))
+  if (::fstat(fd_, &s) != 0 || !is_it(s) || !has_it(temporary))
     return failed(
         fmt::format("{}: it is not the file that the checkpoint goes on with", temporary));
   if (::ftruncate(fd_, static_cast<off_t>(m.bytes)) != 0 || ::lseek(fd_, 0, SEEK_END) < 0)

@@ -108,11 +108,13 @@ class file_being_made {
   // How far it is, for a checkpoint.
   struct mark {
     std::uint64_t bytes = 0, inode = 0;  // inode 0: nothing was written
-    std::uint64_t items = 0;             // of whoever writes
-    bool has_begun = false;              // likewise: its head is there
-    static constexpr auto fields =
-        troupe::fields<&mark::bytes, &mark::inode, &mark::items, &mark::has_begun>(
-            "bytes", "inode", "items", "has_begun");
+    std::uint64_t device = 0;
+    std::uint64_t last_hash = 0;  // of its last bytes
+    std::uint64_t items = 0;      // of whoever writes
+    bool has_begun = false;       // likewise: its head is there
+    static constexpr auto fields = troupe::fields<&mark::bytes, &mark::inode, &mark::device,
+                                                  &mark::last_hash, &mark::items, &mark::has_begun>(
+        "bytes", "inode", "device", "last_hash", "items", "has_begun");
   };
   explicit file_being_made(std::string path);
   ~file_being_made();

@@ -31,6 +31,7 @@ stage_info common(const new_stage& s, const stage_options& o, const source_locat
   info.contract = s.contract;
   info.borrows = s.borrows;
   if (s.forgets != nullptr) info.forgets = s.forgets;
+  info.state_layout = s.state_layout;
   info.holds_items = types_that_wait({s.takes});
   return info;
 }

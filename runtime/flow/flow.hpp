@@ -116,16 +116,46 @@ struct new_stage {
   // How its items and those that it makes are written; null: they are not.
   const value_codec* takes = nullptr;
   const value_codec* makes = nullptr;
+  std::string state_layout{};  // of what a checkpoint has of it
 };
 // Of a function of items `In`.
 template <class F, class... In>
+constexpr bool keeps_nothing() {
+  if constexpr (has_finish<F>)
+    return false;
+  else if constexpr (borrows<F>)
+    return F::template keeps_nothing<In...>;
+  else
+    return std::is_invocable_v<const F&, In...>;
+}
+template <class F>
+inline constexpr bool has_some_state = requires { &F::state; };
+template <class F, class... In>
 constexpr const char* why_it_forgets() {
-  if constexpr (borrows<F> || has_state<F> ||
-                (std::is_invocable_v<const F&, In...> && !has_finish<F>))
+  if constexpr (has_state<F> || keeps_nothing<F, In...>())
     return nullptr;
+  else if constexpr (has_some_state<F>)
+    return "its member `state` is of a type that cannot be written: take numbers, texts, tensors, "
+           "vectors, ordered maps and sets of such, or structs that list their fields";
   else
     return "its function may keep something from item to item, which only a member `state` tells; "
            "one that keeps nothing has a const operator()";
+}
+// Of one whose keep() and reopen() nobody calls.
+template <class F, class... In>
+constexpr const char* why_it_forgets_here() {
+  if constexpr (has_keep<F> || has_reopen<F>)
+    return "keep() and reopen() are for functions of map() and for_each()";
+  else
+    return why_it_forgets<F, In...>();
+}
+// What a checkpoint has of F, as text.
+template <class F>
+std::string layout_of_state() {
+  if constexpr (has_state<F>)
+    return layout_of<std::remove_cvref_t<decltype(F::state)>>();
+  else
+    return {};
 }
 template <class F, class T, class U>
 std::shared_ptr<const function_contract> contract_of(bool makes_one, bool makes_at_end = false) {
@@ -224,6 +254,7 @@ auto source(flow_graph& t, F f, const stage_options& o = {},
     info.may_block = o.blocks || borrows<F>;
     info.borrows = lender_of(f);
     info.has_position = has_state<F>;
+    info.state_layout = layout_of_state<F>();
     info.make = stage_maker<source_stage<F>>(std::move(f));
     const auto id = add_source(t, std::move(info), o.dead_letters);
     is_alone(t, id, o);
@@ -282,7 +313,8 @@ auto map(const flow<T>& in, F f, const stage_options& o = {},
                std::move(travels), makes_at_end_only<F, T>,
                contract_of<F, T, U>(rate_of_result<F>(contract::is_one).is_known,
                                     makes_at_end_only<F, T>),
-               std::move(lends), why_it_forgets<F, T>(), codec_of<T>(), codec_of<U>()},
+               std::move(lends), why_it_forgets<F, T>(), codec_of<T>(), codec_of<U>(),
+               layout_of_state<F>()},
               with_its_thread<F, T>(o), where),
           0);
     } else {
@@ -293,7 +325,7 @@ auto map(const flow<T>& in, F f, const stage_options& o = {},
   }
 }
 
-// What filter() makes of a predicate.
+// What filter() makes of a predicate. Of one with `state` it has that, too.
 template <class F, class T>
 struct filtering {
   F is_wanted;
@@ -302,6 +334,16 @@ struct filtering {
     if (!is_wanted(std::as_const(value))) return std::nullopt;
     return value;
   }
+};
+template <class F, class T>
+  requires(has_state<F> && !std::is_final_v<F> && !borrows<F>)
+struct filtering<F, T> : F {
+  explicit filtering(F f) : F(std::move(f)) {}
+  std::optional<T> operator()(T value) {
+    if (!F::operator()(std::as_const(value))) return std::nullopt;
+    return value;
+  }
+  void finish() = delete;  // a predicate makes nothing at the end
 };
 template <class F, class T>
   requires borrows<F>
@@ -316,6 +358,16 @@ struct filtering<F, T> {
   }
   std::optional<T> operator()(T value);
 };
+template <class F, class T>
+constexpr const char* why_a_filter_forgets() {
+  if constexpr (has_state<filtering<F, T>>)
+    return why_it_forgets<F, const T&>();
+  else if constexpr (keeps_nothing<F, const T&>())
+    return nullptr;
+  else
+    return "its predicate may keep something from item to item, which only a member `state` tells, "
+           "of a struct that is not final and borrows nothing";
+}
 // The items that `is_wanted` says true of.
 template <class T, class F>
 flow<T> filter(const flow<T>& in, F is_wanted, const stage_options& o = {},
@@ -338,9 +390,10 @@ flow<T> filter(const flow<T>& in, F is_wanted, const stage_options& o = {},
                                  false,
                                  {},
                                  std::move(lends),
-                                 why_it_forgets<F, const T&>(),
+                                 why_a_filter_forgets<F, T>(),
                                  codec_of<T>(),
-                                 codec_of<T>()},
+                                 codec_of<T>(),
+                                 layout_of_state<filtering<F, T>>()},
                                 with_its_thread<F, const T&>(o), where),
                    0);
   }
@@ -360,7 +413,8 @@ void for_each(const flow<T>& in, F f, const stage_options& o = {},
         in.graph(), in.stage(), in.port(),
         {"for_each", name_of_function<F>(), stage_maker<function_stage<F, T>>(std::move(f)), 0,
          unknown_rate, has_finish<F>, std::is_copy_constructible_v<F>, std::move(travels), false,
-         contract_of<F, T, void>(false), std::move(lends), why_it_forgets<F, T>(), codec_of<T>()},
+         contract_of<F, T, void>(false), std::move(lends), why_it_forgets<F, T>(), codec_of<T>(),
+         nullptr, layout_of_state<F>()},
         with_its_thread<F, T>(o), where);
   }
 }
@@ -417,7 +471,7 @@ flow<std::tuple<Ts...>> zip_at(const source_location& where, const flow<Ts>&... 
   info.kind = "zip";
   info.where = where;
   info.is_join = true;
-  info.holds_items = {codec_of<Ts>()...};
+  info.holds_items = {held_codec<Ts>()...};
   info.make = [] {
     return make_zip(sizeof...(Ts), [](std::vector<any_value>& v) {
       return [&]<std::size_t... I>(std::index_sequence<I...>) {
@@ -489,14 +543,40 @@ std::pair<flow<T>, flow<T>> split(const flow<T>& in, F is_first, const stage_opt
       in.graph(), in.stage(), in.port(),
       {"split", &typeid(F), stage_maker<split_stage>(std::move(is_first)), 2, unknown_rate}, one,
       where);
-  if (const auto* why = why_it_forgets<F, const T&>()) in.graph().stage_at(id).forgets = why;
+  if (const auto* why = why_it_forgets_here<F, const T&>()) in.graph().stage_at(id).forgets = why;
+  in.graph().stage_at(id).state_layout = layout_of_state<F>();
   in.graph().stage_at(id).holds_items = types_that_wait({codec_of<T>()});
   is_alone(in.graph(), id, o);
   return {flow<T>(in.graph(), id, 0), flow<T>(in.graph(), id, 1)};
 }
 
+// `.count` of a batch: so many items, up_to(64), or automatic, which is up_to(256).
+class batch_count {
+ public:
+  template <std::integral N>
+  constexpr batch_count(N n) noexcept  // 4 is one
+      : most_(std::cmp_less(n, 0) ? 0 : static_cast<std::uint64_t>(n)) {}
+  // Of what says how many replicas, automatic alone is meant for batches.
+  constexpr batch_count(const replica_count& c) noexcept
+      : most_(c.is_automatic() ? 256 : 0), is_up_to_(c.is_automatic()) {}
+  constexpr std::uint64_t most() const noexcept { return most_; }
+  constexpr bool is_up_to() const noexcept { return is_up_to_; }
+
+ private:
+  friend constexpr batch_count up_to(std::uint64_t most) noexcept;
+  std::uint64_t most_;
+  bool is_up_to_ = false;
+};
+// As many as wait when the stage behind is free, at most `most`: while it is busy they gather, and
+// one that comes alone waits for nobody. Of a source that always has more, all are full.
+constexpr batch_count up_to(std::uint64_t most) noexcept {
+  batch_count c(most);
+  c.is_up_to_ = true;
+  return c;
+}
+
 struct batch_options {
-  std::uint64_t count = 1;
+  batch_count count = 1;
   // A batch that is not full leaves when its first item has waited so long; none: it waits.
   nanoseconds_of within{};
   std::string name{};
@@ -520,12 +600,19 @@ flow<std::vector<T>> batch(const flow<T>& in, const batch_options& o,
   info.kind = "batch";
   info.where = where;
   info.holds = true;
-  info.holds_items = {codec_of<T>()};
+  info.holds_items = {held_codec<T>()};
   info.is_timed = o.within.ns > 0;
-  info.rate = o.within.ns > 0 ? unknown_rate : stage_rate{1, o.count};
-  if (o.count == 0)
-    in.graph().note_mistake(error(error_code::usage, "batch: .count is 0").at(where));
-  info.make = [=] { return make_batch(o.count, o.within.ns, packs_vector<T>()); };
+  info.is_last = o.count.is_up_to();
+  info.rate = o.within.ns > 0 || o.count.is_up_to() ? unknown_rate : stage_rate{1, o.count.most()};
+  const auto refuse = [&](const char* why) {
+    in.graph().note_mistake(error(error_code::usage, why).at(where));
+  };
+  if (o.count.most() == 0) refuse("batch: .count is 0");
+  if (o.within.ns > 0 && o.count.is_up_to())
+    refuse("batch: .count = up_to(n) waits for nothing; leave .within out, or say a number");
+  info.make = [=] {
+    return make_batch(o.count.most(), o.within.ns, o.count.is_up_to(), packs_vector<T>());
+  };
   return {in.graph(), add_shape(in.graph(), {{in.stage(), in.port()}}, std::move(info)), 0};
 }
 
@@ -575,7 +662,7 @@ flow<std::vector<T>> window(const flow<T>& in, const window_options& o,
   info.kind = "window";
   info.where = where;
   info.holds = true;
-  info.holds_items = {codec_of<T>()};
+  info.holds_items = {held_codec<T>()};
   if ((o.count == 0) == (o.every.ns == 0))
     in.graph().note_mistake(
         error(error_code::usage, "window: either .count or .every is needed").at(where));
@@ -693,8 +780,17 @@ std::shared_ptr<const travelling_function> travels_by_key(const stage_options& o
 }
 
 template <class F, class Key>
-constexpr const char* why_keys_are_forgotten() {
+std::string layout_of_keys() {
   if constexpr (has_state<F> && can_travel<Key>)
+    return layout_of<Key>() + ":" + layout_of_state<F>();
+  else
+    return {};
+}
+template <class F, class T, class Key>
+constexpr const char* why_keys_are_forgotten() {
+  if constexpr (has_keep<F> || has_reopen<F>)
+    return why_it_forgets_here<F, T>();
+  else if constexpr (has_state<F> && can_travel<Key>)
     return nullptr;
   else
     return "what it has learnt of each key is written only where that is its member `state`, and "
@@ -740,9 +836,10 @@ auto partition_by(const flow<T>& in, K key, F f, const stage_options& o = {},
                                  makes_at_end_only<F, T>,
                                  {},
                                  {},
-                                 why_keys_are_forgotten<F, key_type>(),
+                                 why_keys_are_forgotten<F, T, key_type>(),
                                  codec_of<T>(),
-                                 codec_of<U>()},
+                                 codec_of<U>(),
+                                 layout_of_keys<F, key_type>()},
                                 o, where, hash),
                    0);
   }
@@ -856,7 +953,7 @@ flow<std::pair<A, B>> join_by(const flow<A>& a, const flow<B>& b, KA key_a, KB k
   info.kind = "join_by";
   info.where = where;
   info.takes_any = info.holds = true;
-  info.holds_items = {codec_of<A>(), codec_of<B>()};
+  info.holds_items = {held_codec<A>(), held_codec<B>()};
   info.rate = unknown_rate;
   info.make = [key_a, key_b, o] {
     return std::unique_ptr<stage>(std::make_unique<join_stage>(key_a, key_b, o.hold));

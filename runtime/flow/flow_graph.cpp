@@ -205,6 +205,8 @@ void flow_graph::size_edges() {
   for (auto& e : edges_) {
     e.bytes_max = part;
     if (stages_[e.from].kind == "drop_oldest") e.items_max = 1;
+    // What is behind it is busy then; a join has one for as long as its partner is being made.
+    if (stages_[e.from].is_last) e.items_max = stages_[e.to].is_join ? 2 : 1;
     if (e.loop != no_port) {
       // One firing may put several: what is under way is what bounds them.
       e.items_max = e.items_min = never_ns;

@@ -287,6 +287,9 @@ bool flow_group::can_be_called(const flow_slot& s) const noexcept {
 
 void flow_group::post(flow_edge& e) {
   if (wire_ == nullptr) return;
+  // What is told of a ticket goes before its end, which says that all of it is done.
+  for (const auto i : letters_)
+    if (i != e.id && !edges_[i]->outbox.empty()) post(*edges_[i]);
   e.outbox_bytes = 0;
   e.last_batch = e.outbox.size();
   e.owes_end = false;
@@ -508,7 +511,8 @@ void flow_group::after(flow_slot& s) {
     put(s, 0, any_value(), std::move(s.origin));
     s.origin.ends_ticket = false;
   }
-  if (s.info->is_timed && s.what != nullptr) s.deadline_ns = s.what->wakes_at();
+  if ((s.info->is_timed || s.info->is_last) && s.what != nullptr)
+    s.deadline_ns = s.what->wakes_at();
   if (!s.is_over && (s.is_closing || (s.info->may_be_over && s.what->is_over()))) over(s);
 }
 
@@ -718,8 +722,9 @@ bool flow_group::fire_once(flow_slot& s) {
   }
   if (!can_be_called(s)) return false;
   if (s.deadline_ns != never_ns && (s.full_outputs == 0 || s.info->looks_for_room) &&
-      (*now_)() >= s.deadline_ns) {
+      (!s.info->is_last || s.has_turn) && (*now_)() >= s.deadline_ns) {
     s.deadline_ns = never_ns;
+    s.has_turn = false;
     call(s, [&](stage_output& out) { return s.what->on_time((*now_)(), out); });
     if (s.has_more) go_on(s);
     if (!s.has_more) after(s);
@@ -788,6 +793,24 @@ flow_slot* flow_group::next_ready() {
   return slots_[source_cursor_].get();
 }
 
+// Nobody else has anything to do: what came from others meanwhile goes first, once.
+flow_group::last_turn flow_group::turn_of_last() {
+  auto turn = last_turn::none;
+  for (const auto i : last_) {
+    auto* s = slots_[i].get();
+    if (s == nullptr || s->is_over || s->full_outputs > 0 || s->has_more ||
+        s->deadline_ns == never_ns)
+      continue;
+    turn = last_turn::after_messages;
+    if (!last_are_next_) break;
+    s->has_turn = true;
+    mark(*s);
+    turn = last_turn::now;
+  }
+  last_are_next_ = turn == last_turn::after_messages;
+  return turn;
+}
+
 flow_group::state flow_group::run(const std::function<std::int64_t()>& now_ns,
                                   std::int64_t until_ns, flow_wire* wire) {
   now_ = &now_ns;
@@ -805,7 +828,12 @@ flow_group::state flow_group::run(const std::function<std::int64_t()>& now_ns,
   ticks_ = static_cast<std::uint32_t>(looked_ns / coarse_tick_ns);
   while (!failure_) {
     auto* s = next_ready();
-    if (s == nullptr) break;
+    if (s == nullptr) {
+      const auto turn = last_.empty() ? last_turn::none : turn_of_last();
+      if (turn == last_turn::now) continue;
+      if (turn == last_turn::after_messages) state = state::more;
+      break;
+    }
     const auto n = fire(*s, look_every_ - fired);
     if (n > 0 && !s->is_over) mark(*s);
     fired += std::max(1U, n);

@@ -104,6 +104,7 @@ struct flow_slot {
   bool is_source = false, is_end = false, is_replica = false, is_chained = false;
   bool is_recovered = false;
   bool is_open = false;       // stage::open() was called
+  bool has_turn = false;      // of one that is_last: now
   bool is_unheard = false;    // what it puts goes to nobody (stage_output::set_unheard)
   bool has_chores = false;    // with each item: a ticket, a loop, a deadline, an early end
   flow_edge* only = nullptr;  // the edge of output 0 where that has one
@@ -141,7 +142,9 @@ class flow_group {
 
   // All stages of `g`, which was checked, but for those that are elsewhere; open, unless one has
   // failed to (failure()).
-  explicit flow_group(std::shared_ptr<const flow_graph> g);
+  // `over`, where given: stages that are not opened, since they are over in the checkpoint that it
+  // goes on from.
+  explicit flow_group(std::shared_ptr<const flow_graph> g, const std::vector<bool>& over = {});
   flow_group(flow_group&&) noexcept = default;
   flow_group& operator=(flow_group&&) noexcept = default;
   ~flow_group();
@@ -263,13 +266,17 @@ class flow_group {
     has_marked_ = true;
   }
   flow_slot* next_ready();
+  enum class last_turn : std::uint8_t { none, after_messages, now };
+  last_turn turn_of_last();
 
   std::shared_ptr<const flow_graph> graph_;
   std::vector<std::unique_ptr<flow_slot>> slots_;  // by stage; null: another group's
   std::vector<std::unique_ptr<flow_edge>> edges_;  // by edge; null: neither end is here
   std::vector<std::uint64_t> ready_;               // bits by stage: it may have something to do
   std::vector<std::uint32_t> timed_;               // stages with a deadline
+  std::vector<std::uint32_t> last_;                // that have their turn when others have none
   std::vector<std::uint32_t> outgoing_;            // edges to other groups
+  std::vector<std::uint32_t> letters_;             // of those, the ones of dead letters
   std::vector<loop_state> loops_;
   std::shared_ptr<group_pulse> pulse_;
   std::uint32_t ticks_ = 0;  // coarse time of the last look at the clock
@@ -278,6 +285,7 @@ class flow_group {
   std::uint32_t sources_ = 0;
   std::uint32_t depth_ = 0;
   std::uint32_t look_every_ = 1;      // firings
+  bool last_are_next_ = false;        // others have had theirs
   bool has_marked_ = false;           // some stage, since this was false
   std::uint32_t until_measured_ = 1;  // calls from outside
   bool is_measuring_ = false;

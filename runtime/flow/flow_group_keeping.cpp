@@ -14,6 +14,14 @@
 
 namespace troupe {
 
+namespace {
+std::string layout_kept(const stage_info& s) {
+  std::string text = "state " + (s.state_layout.empty() ? "nothing" : s.state_layout);
+  for (const auto* t : s.holds_items) text += ", items " + (t != nullptr ? t->layout() : "?");
+  return text;
+}
+}  // namespace
+
 std::string flow_group::under_way() const {
   for (const auto& s : slots_) {
     if (s == nullptr || s->is_over) continue;
@@ -23,7 +31,8 @@ std::string flow_group::under_way() const {
     if (s->change != nullptr && s->change->trial > 0 &&
         s->change->judged.load() == stage_change::verdict::none)
       return fmt::format("{} has a new function on trial", s->info->name);
-    if (s->what->has_under_way()) return fmt::format("replicas have items of {}", s->info->name);
+    if (s->what->has_under_way())
+      return fmt::format("{} has items that are not done", s->info->name);
   }
   for (const auto& e : edges_) {
     if (e == nullptr) continue;
@@ -51,11 +60,9 @@ result<topology_checkpoint> flow_group::keep() {
     kept_stage k;
     k.name = stages[i].name;
     k.kind = stages[i].kind;
-    if (stages[i].contract != nullptr) k.state_layout = stages[i].contract->state;
+    k.layout = layout_kept(stages[i]);
     if (auto* s = slots_[i].get(); s != nullptr) {
       k.is_over = s->is_over;
-      k.inputs_ended = s->inputs_ended;
-      k.outputs_open = s->outputs_open;
       k.made = s->made;
       k.failures = s->failures;
       if (s->is_source) c.items += s->made;
@@ -78,7 +85,8 @@ result<topology_checkpoint> flow_group::keep() {
     c.stages.push_back(std::move(k));
   }
   for (std::uint32_t i = 0; i < edges_.size(); ++i) {
-    kept_edge k;
+    const auto& info = graph_->edges()[i];
+    kept_edge k{info.from, info.from_port, info.to, info.to_port, false, false, false, {}};
     if (auto* e = edges_[i].get(); e != nullptr) {
       k.has_ended = e->to != nullptr ? e->has_ended : e->end_sent;
       k.end_told = e->end_told;
@@ -86,6 +94,7 @@ result<topology_checkpoint> flow_group::keep() {
       if (!e->queue.empty()) {
         // They stay where they are: who writes them does not change them.
         std::vector<flow_item> waiting;
+        waiting.reserve(e->queue.count);
         while (!e->queue.empty()) waiting.push_back(e->queue.pop());
         const auto& types = stages[e->info->to].holds_items;
         try {
@@ -115,13 +124,14 @@ std::string difference(const flow_graph& g, const topology_checkpoint& c) {
     if (k.name != stages[i].name || k.kind != stages[i].kind)
       return fmt::format("it has a {} {} where this program has a {} {} ({})", k.kind, k.name,
                          stages[i].kind, stages[i].name, flow_graph::line_of(stages[i].where));
-    const auto layout = stages[i].contract != nullptr ? stages[i].contract->state : std::string();
-    if (k.state_layout != layout)
-      return fmt::format("the state of {} is {} there, and {} here", k.name,
-                         k.state_layout.empty() ? "nothing" : k.state_layout,
-                         layout.empty() ? "nothing" : layout);
+    if (const auto layout = layout_kept(stages[i]); k.layout != layout)
+      return fmt::format("what is kept of {} is {} there, and {} here", k.name, k.layout, layout);
   }
-  if (c.edges.size() != g.edges().size()) return "its stages are joined in another way";
+  const auto is_same = [](const kept_edge& a, const flow_edge_info& b) {
+    return a.from == b.from && a.from_port == b.from_port && a.to == b.to && a.to_port == b.to_port;
+  };
+  if (!std::ranges::equal(c.edges, g.edges(), is_same))
+    return "its stages are joined in another way";
   return {};
 }
 
@@ -129,8 +139,11 @@ std::string difference(const flow_graph& g, const topology_checkpoint& c) {
 
 result<void> flow_group::go_on_from(const topology_checkpoint& c) {
   if (const auto other = difference(*graph_, c); !other.empty())
-    return error(error_code::usage,
-                 fmt::format("the checkpoint is of another topology: {}", other));
+    return error(
+        error_code::usage,
+        fmt::format("the checkpoint is of another topology: {} (with .replicas = automatic, "
+                    "of as many threads as it had)",
+                    other));
   const auto damaged = [](const std::string& what) {
     return error(error_code::failed, fmt::format("the checkpoint does not fit: {}", what));
   };
@@ -139,12 +152,14 @@ result<void> flow_group::go_on_from(const topology_checkpoint& c) {
     auto* s = slots_[i].get();
     if (s == nullptr) continue;
     const auto& k = c.stages[i];
-    if (k.inputs_ended > s->info->in.size() || k.outputs_open > s->outputs_open)
-      return damaged(k.name);
     s->made = k.made;
     s->failures = k.failures;
-    s->inputs_ended = k.inputs_ended;
-    s->outputs_open = k.outputs_open;
+    s->inputs_ended = 0;
+    for (const auto e : s->info->in) s->inputs_ended += c.edges[e].end_told ? 1 : 0;
+    s->outputs_open = 0;
+    for (std::uint32_t p = 0; p < s->info->outputs; ++p)
+      for (const auto e : s->info->out[p])
+        s->outputs_open += p != s->info->dead_output && !c.edges[e].is_closed ? 1 : 0;
     if (k.is_over) {
       s->is_over = true;
       s->what.reset();
@@ -159,7 +174,7 @@ result<void> flow_group::go_on_from(const topology_checkpoint& c) {
     } catch (...) {
       ok = what_was_thrown();
     }
-    if (s->info->is_timed) s->deadline_ns = s->what->wakes_at();
+    if (s->info->is_timed || s->info->is_last) s->deadline_ns = s->what->wakes_at();
     if (!ok)
       return error(ok.error().code(),
                    fmt::format("{} ({}): it cannot go on from the checkpoint: {}", k.name,

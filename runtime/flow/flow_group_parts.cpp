@@ -13,7 +13,8 @@ namespace troupe {
 
 flow_group::~flow_group() = default;
 
-flow_group::flow_group(std::shared_ptr<const flow_graph> g) : graph_(std::move(g)) {
+flow_group::flow_group(std::shared_ptr<const flow_graph> g, const std::vector<bool>& over)
+    : graph_(std::move(g)) {
   const auto& stages = graph_->stages();
   slots_.resize(stages.size());
   edges_.resize(graph_->edges().size());
@@ -46,7 +47,9 @@ flow_group::flow_group(std::shared_ptr<const flow_graph> g) : graph_(std::move(g
         s->outputs_open += static_cast<std::uint32_t>(s->out[p].size());
   }
   for (auto& s : slots_)
-    if (s != nullptr && s->info->stands_by == 0 && !open(*s)) return;
+    if (s != nullptr && s->info->stands_by == 0 && !(s->id < over.size() && over[s->id]) &&
+        !open(*s))
+      return;
 }
 
 // False: it has failed, and the topology with it.
@@ -98,7 +101,9 @@ void flow_group::wire_slots() {
   open_ = sources_ = 0;
   ready_.assign((slots_.size() + 63) / 64, 0);
   timed_.clear();
+  last_.clear();
   outgoing_.clear();
+  letters_.clear();
   for (auto& s : slots_) {
     if (s == nullptr) continue;
     s->in.clear();
@@ -115,12 +120,14 @@ void flow_group::wire_slots() {
     s->is_replica = s->info->is_replica;
     s->is_chained = s->info->is_chained;
     s->is_recovered = s->info->is_recovered;
-    s->has_chores = s->is_replica || s->info->is_timed || s->info->may_be_over ||
+    s->has_chores = s->is_replica || s->info->is_timed || s->info->is_last ||
+                    s->info->may_be_over ||
                     std::ranges::any_of(s->in, [](auto* e) { return e->info->loop != no_port; });
     if (s->is_over) continue;
     ++open_;
     mark(*s);
     if (s->info->is_timed) timed_.push_back(s->id);
+    if (s->info->is_last) last_.push_back(s->id);
   }
   for (auto& e : edges_) {
     if (e == nullptr) continue;
@@ -129,7 +136,9 @@ void flow_group::wire_slots() {
     e->to_port = e->info->to_port;
     e->is_plain = e->to != nullptr && (e->to->in.size() == 1 || e->to->info->takes_any) &&
                   !e->to->info->looks_for_room && e->info->loop == no_port;
-    if (e->from != nullptr && e->to == nullptr) outgoing_.push_back(e->id);
+    if (e->from == nullptr || e->to != nullptr) continue;
+    outgoing_.push_back(e->id);
+    if (e->info->from_port == e->from->info->dead_output) letters_.push_back(e->id);
   }
   count_full();
 }

@@ -113,8 +113,11 @@ class resource {
 };
 
 // F with units of R. Its members `state` and finish() are those of F.
-template <class F, class T>
+// `Given`: what with() was given.
+template <class F, class T, class Given = F>
 struct borrowing : F {
+  template <class... In>
+  static constexpr bool keeps_nothing = std::is_invocable_v<const Given&, In..., T&>;
   resource<T> from;
   borrowing(F f, resource<T> r) : F(std::move(f)), from(std::move(r)) {}
 
@@ -153,7 +156,7 @@ auto with(const resource<T>& r, F f) {
         [f = std::move(f)]<class... In>(In&&... in) mutable -> std::invoke_result_t<F&, In...> {
       return f(std::forward<In>(in)...);
     };
-    return borrowing<decltype(call), T>(std::move(call), r);
+    return borrowing<decltype(call), T, F>(std::move(call), r);
   }
 }
 

@@ -142,6 +142,7 @@ auto samples(flow_graph& t, Data data, const sample_options& o = {},
   info.kind = "samples";
   info.where = where;
   info.has_position = true;
+  info.state_layout = "u64";
   info.make = stage_maker<source_stage<source_of>>(
       source_of{std::make_shared<const Data>(std::move(data)), o, o.from});
   return flow<sample<T>>(t, add_source(t, std::move(info)), 0);
@@ -167,7 +168,7 @@ flow<T> shuffle(const flow<T>& in, const shuffle_options& o = {},
   info.kind = "shuffle";
   info.where = where;
   info.holds = true;
-  info.holds_items = {codec_of<T>()};
+  info.holds_items = {held_codec<T>()};
   info.rate = unknown_rate;
   if (o.hold == 0)
     in.graph().note_mistake(error(error_code::usage, "shuffle: .hold is 0").at(where));
@@ -187,7 +188,7 @@ flow<T> interleave(const std::vector<flow<T>>& flows,
   info.kind = "interleave";
   info.where = where;
   info.is_join = true;
-  info.holds_items = {codec_of<T>()};
+  info.holds_items = {held_codec<T>()};
   info.rate = unknown_rate;
   const auto inputs = static_cast<std::uint32_t>(from.size());
   info.make = [inputs] { return make_interleave(inputs); };

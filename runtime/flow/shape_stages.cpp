@@ -28,7 +28,8 @@ bool held_again(const tensor& bytes, const value_codec* type, Values& held, item
 }
 result<void> damaged_unless(bool is_right) {
   if (is_right) return {};
-  return error(error_code::failed, "what it held is damaged");
+  return error(error_code::failed,
+               "what it held does not fit: are .count, .step or .hold other ones now?");
 }
 
 class merge_stage final : public stage {
@@ -268,12 +269,12 @@ class gather_stage final : public stage {
 
 class batch_stage final : public stage {
  public:
-  batch_stage(std::uint64_t count, std::int64_t within_ns, value_pack pack)
-      : count_(count), within_ns_(within_ns), pack_(std::move(pack)) {}
+  batch_stage(std::uint64_t count, std::int64_t within_ns, bool as_they_come, value_pack pack)
+      : count_(count), within_ns_(within_ns), as_they_come_(as_they_come), pack_(std::move(pack)) {}
 
   bool take(std::uint32_t, any_value&& in, stage_output& out) override {
     const auto now = within_ns_ > 0 ? out.now_ns() : 0;
-    if (now >= leaves_at_) {
+    if (now >= leaves_at_ && !as_they_come_) {
       const auto at_hand = out.origin();
       leave(out);
       out.set_origin(at_hand);
@@ -281,6 +282,7 @@ class batch_stage final : public stage {
     if (kept_.empty()) {
       origin_ = out.origin();
       if (within_ns_ > 0) leaves_at_ = now + within_ns_;
+      if (as_they_come_) leaves_at_ = 0;
     }
     kept_.push_back(std::move(in));
     if (kept_.size() >= count_) leave(out);
@@ -302,7 +304,7 @@ class batch_stage final : public stage {
   result<void> reopen(const tensor& kept, const item_types& types) override {
     const bool is_right = held_again(kept, types.front(), kept_, origin_) &&
                           kept_.size() < std::max<std::uint64_t>(1, count_);
-    if (within_ns_ > 0 && !kept_.empty()) leaves_at_ = 0;
+    if ((within_ns_ > 0 || as_they_come_) && !kept_.empty()) leaves_at_ = 0;
     return damaged_unless(is_right);
   }
 
@@ -315,6 +317,7 @@ class batch_stage final : public stage {
   }
   std::uint64_t count_;
   std::int64_t within_ns_, leaves_at_ = never_ns;
+  bool as_they_come_;
   value_pack pack_;
   std::vector<any_value> kept_;
   item_origin origin_;
@@ -468,8 +471,9 @@ std::unique_ptr<stage> make_deal(std::function<std::uint64_t(any_value&)> hash,
 std::unique_ptr<stage> make_gather(std::uint32_t inputs, bool keeps_order) {
   return std::make_unique<gather_stage>(inputs, keeps_order);
 }
-std::unique_ptr<stage> make_batch(std::uint64_t count, std::int64_t within_ns, value_pack pack) {
-  return std::make_unique<batch_stage>(count, within_ns, std::move(pack));
+std::unique_ptr<stage> make_batch(std::uint64_t count, std::int64_t within_ns, bool as_they_come,
+                                  value_pack pack) {
+  return std::make_unique<batch_stage>(count, within_ns, as_they_come, std::move(pack));
 }
 std::unique_ptr<stage> make_window(std::uint64_t count, std::uint64_t step, value_pack pack) {
   return std::make_unique<window_stage>(count, step, std::move(pack));

@@ -5,11 +5,13 @@
 
 #include "troupe/runtime/flow/replica_control.hpp"
 #include "troupe/runtime/flow/stage.hpp"
+#include "troupe/runtime/flow/value_codec.hpp"
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <type_traits>
 #include <vector>
 
 namespace troupe {
@@ -19,6 +21,14 @@ namespace troupe {
 tensor kept_items(std::vector<flow_item>& items, const value_codec* type);
 std::optional<std::vector<flow_item>> items_kept(const tensor& bytes, const value_codec* type);
 
+// Of items that a shape holds, which it copies to write them. Null: it cannot.
+template <class T>
+const value_codec* held_codec() {
+  if constexpr (std::is_copy_constructible_v<T>)
+    return codec_of<T>();
+  else
+    return nullptr;
+}
 // Of a stage before which items may wait while a checkpoint is made, but need not: where they
 // cannot be written, they have gone their way before.
 inline item_types types_that_wait(item_types types) {
@@ -46,7 +56,9 @@ std::unique_ptr<stage> make_deal(std::function<std::uint64_t(any_value&)> hash,
 std::unique_ptr<stage> make_gather(std::uint32_t inputs, bool keeps_order);
 // `count` items as one, or fewer when the first has waited for `within_ns` (0: it may wait), or at
 // the end.
-std::unique_ptr<stage> make_batch(std::uint64_t count, std::int64_t within_ns, value_pack pack);
+// `as_they_come`: or as soon as the stage behind has room and nothing else is to do.
+std::unique_ptr<stage> make_batch(std::uint64_t count, std::int64_t within_ns, bool as_they_come,
+                                  value_pack pack);
 // The last `count` items as one, each `step` items; the first when there are so many.
 std::unique_ptr<stage> make_window(std::uint64_t count, std::uint64_t step, value_pack pack);
 // What came within `every_ns`, as one; nothing where nothing came.

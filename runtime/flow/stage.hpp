@@ -145,7 +145,8 @@ class stage {
     if (!kept || load(kept)) return {};
     return error(error_code::failed, "what was kept of it is no state of its");
   }
-  // Others work on items that it has given them.
+  // It has items that it has taken and not done, such as those that others work on: a checkpoint is
+  // not made meanwhile.
   virtual bool has_under_way() const { return false; }
 };
 
@@ -217,6 +218,9 @@ struct stage_info {
   bool holds = false;
   // wakes_at() is asked after each call.
   bool is_timed = false;
+  // on_time() is called, once wakes_at() has come, when nobody else of its group has anything to
+  // do, nor has anything come from others.
+  bool is_last = false;
   // is_over() is asked after each call.
   bool may_be_over = true;
   // It synchronises its inputs: what comes in one waits for the others.
@@ -245,6 +249,8 @@ struct stage_info {
   bool has_position = false;
   // Why no checkpoint can have all that it keeps; empty: it can.
   std::string forgets;
+  // What keep() has of its function; empty: nothing, or only what its kind says.
+  std::string state_layout;
   // Null: it is no function, or not one that may be replaced.
   std::shared_ptr<const function_contract> contract;
   // What its function borrows a unit of; null: nothing.

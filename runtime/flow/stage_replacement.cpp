@@ -41,6 +41,11 @@ class stage_on_trial final : public stage {
   void close() override { now_->close(); }
   std::optional<tensor> save() const override { return now_->save(); }
   bool load(const tensor& saved) override { return now_->load(saved); }
+  result<tensor> keep(const item_types& types) override {
+    if (before_ != nullptr) follow_verdict();
+    return now_->keep(types);
+  }
+  bool has_under_way() const override { return now_->has_under_way(); }
 
  private:
   using verdict = stage_change::verdict;

@@ -81,6 +81,12 @@ result<topology_checkpoint> read_checkpoint(std::span<const std::byte> bytes,
   return c;
 }
 
+std::vector<bool> over_in(const topology_checkpoint& c) {
+  std::vector<bool> over;
+  for (const auto& s : c.stages) over.push_back(s.is_over);
+  return over;
+}
+
 result<void> check_checkpoint(const flow_graph& g) {
   for (const auto& s : g.stages()) {
     auto why = s.forgets;
@@ -90,6 +96,10 @@ result<void> check_checkpoint(const flow_graph& g) {
           "containers of such, nor structs that list their fields";
     if (why.empty() && s.is_recovered)
       why = "what it has learnt is on nodes, and not in a checkpoint of the program: leave .on out";
+    if (why.empty() && !s.on.empty() && !s.is_kept && !s.is_recovered)
+      why =
+          "it ends with the node that it runs on, and what that works on is in no checkpoint: "
+          "leave .on out";
     if (!why.empty())
       return error(error_code::usage, fmt::format("{}: no checkpoint can have it: {}",
                                                   s.base.empty() ? s.name : s.base, why))
@@ -111,8 +121,6 @@ tensor kept_items(std::vector<flow_item>& items, const value_codec* type) {
   if (items.empty()) return {};
   far_end end;
   end.codec = type;
-  // Ages do not matter to whoever goes on with them.
-  for (auto& it : items) it.origin.born_ns = 0;
   auto bytes = items_frame(0, items, false, end, 0, std::numeric_limits<std::size_t>::max());
   return std::move(*bytes);
 }
@@ -124,6 +132,8 @@ std::optional<std::vector<flow_item>> items_kept(const tensor& bytes, const valu
   end.codec = type;
   auto read = items_of(bytes, end, 0);
   if (!read) return std::nullopt;
+  // The clock is another one.
+  for (auto& it : read->items) it.origin.born_ns = 0;
   return std::move(read->items);
 }
 
@@ -176,6 +186,10 @@ result<void> checkpoint_place::write(topology_checkpoint c) {
   c.topology = topology_;
   c.number = ++number_;
   const auto bytes = checkpoint_bytes(c);
+  if (bytes.size() > checkpoint_bytes_max)
+    return error(error_code::failed,
+                 fmt::format("{}: {:.1f} GiB of states and items are more than a checkpoint has",
+                             path_, double(bytes.size()) / double(1U << 30)));
   const std::span<const std::byte> all(bytes);
   return write_whole(*disk_, path_, {&all, 1});
 }

@@ -11,8 +11,13 @@
 // TCK-1  read_checkpoint(bytes_of(c)) is c. Of any other bytes it is an error of one line; one
 //        changed bit is noticed.
 // TCK-2  A topology that goes on from a checkpoint makes what it would have made after it: its
-//        committing ends have each item once. Other functions that do something outside, such as
-//        for_each, may see the items since the checkpoint twice.
+//        committing ends have each item once: files that they write. Other functions that do
+//        something outside, such as for_each, may see the items since the checkpoint twice, and
+//        what send_lines() gave a socket that broke with its process may be lost.
+// A file that was whole when its program was killed is taken back, and is whole again at the end;
+// one that was moved away meanwhile is an error. stop(), and a drain by a tool, are ends: nothing
+// is kept after them. Functions are those of the program that goes on, also where replace() had
+// brought another one.
 // Threading: values.
 // Source: states of processes and of the channels between them at one moment, as of Chandy and
 // Lamport (Distributed Snapshots, 1985); that moment is one at which all stand still.
@@ -37,26 +42,27 @@ struct flow_edge_info;
 
 struct kept_stage {
   std::string name, kind;
-  std::string state_layout;  // of its function; empty: none
+  std::string layout;  // of its state and of the items that it holds
   bool is_over = false;
-  std::uint32_t inputs_ended = 0, outputs_open = 0;
   std::uint64_t made = 0;      // by a source
   std::uint64_t failures = 0;  // that were borne
   tensor state;                // of stage::keep(); may be empty
   static constexpr auto fields =
-      troupe::fields<&kept_stage::name, &kept_stage::kind, &kept_stage::state_layout,
-                     &kept_stage::is_over, &kept_stage::inputs_ended, &kept_stage::outputs_open,
-                     &kept_stage::made, &kept_stage::failures, &kept_stage::state>(
-          "name", "kind", "state_layout", "is_over", "inputs_ended", "outputs_open", "made",
-          "failures", "state");
+      troupe::fields<&kept_stage::name, &kept_stage::kind, &kept_stage::layout,
+                     &kept_stage::is_over, &kept_stage::made, &kept_stage::failures,
+                     &kept_stage::state>("name", "kind", "layout", "is_over", "made", "failures",
+                                         "state");
 };
 
 struct kept_edge {
+  std::uint32_t from = 0, from_port = 0, to = 0, to_port = 0;
   bool has_ended = false, end_told = false, is_closed = false;
   tensor items;  // kept_items(); empty: none wait
   static constexpr auto fields =
-      troupe::fields<&kept_edge::has_ended, &kept_edge::end_told, &kept_edge::is_closed,
-                     &kept_edge::items>("has_ended", "end_told", "is_closed", "items");
+      troupe::fields<&kept_edge::from, &kept_edge::from_port, &kept_edge::to, &kept_edge::to_port,
+                     &kept_edge::has_ended, &kept_edge::end_told, &kept_edge::is_closed,
+                     &kept_edge::items>("from", "from_port", "to", "to_port", "has_ended",
+                                        "end_told", "is_closed", "items");
 };
 
 struct topology_checkpoint {
@@ -73,6 +79,8 @@ struct topology_checkpoint {
           "topology", "number", "saved_unix", "items", "stages", "edges");
 };
 
+// By stage.
+std::vector<bool> over_in(const topology_checkpoint& c);
 // Named so that it does not hide bytes_of() of values.
 std::vector<std::byte> checkpoint_bytes(const topology_checkpoint& c);
 // failed: `name` (a path) is damaged, or of another version.

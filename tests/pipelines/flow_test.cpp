@@ -1,13 +1,16 @@
 // What each shape makes, what is refused before it runs, and what shapes that hang elsewhere do.
 
 #include "troupe/runtime/flow/drain.hpp"
+#include "troupe/runtime/flow/file_stages.hpp"
 #include "troupe/runtime/flow/flow.hpp"
+#include "troupe/runtime/flow/flow_group.hpp"
 
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <set>
@@ -670,6 +673,52 @@ BOOST_AUTO_TEST_CASE(a_stage_says_its_state_and_takes_it_again) {
   };
   static_assert(has_state<sums> && !has_state<hides> && !has_state<constant>);
   BOOST_TEST((!function_stage<hides, int>{hides{}}.save()));
+}
+
+// As many as wait when nobody else has anything to do; never more than it says.
+BOOST_AUTO_TEST_CASE(a_batch_of_up_to_n_waits_for_nothing) {
+  flow_graph t;
+  std::vector<int> numbers(103);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  const auto all = collect(batch(from(t, numbers), {.count = up_to(10)}));
+  BOOST_TEST(bool(drain(t)));
+  // The source always has more: they are full.
+  BOOST_TEST_REQUIRE(all->size() == 11U);
+  int next = 0;
+  for (const auto& b : *all) {
+    BOOST_TEST((b.size() == 10U || next == 100));
+    for (const auto x : b) BOOST_TEST(x == next++);
+  }
+  BOOST_TEST(next == 103);
+
+  // One that comes alone leaves alone, though no other one ever comes.
+  flow_graph u;
+  std::vector<std::size_t> sizes;
+  for_each(batch(timer(u, std::chrono::milliseconds(1)), {.count = up_to(64)}),
+           [&](const std::vector<std::uint64_t>& b) { sizes.push_back(b.size()); });
+  BOOST_TEST_REQUIRE(bool(u.check()));
+  flow_group whole(std::shared_ptr<const flow_graph>(std::shared_ptr<const void>(), &u));
+  std::int64_t now = 1'000'000'000;
+  const std::function<std::int64_t()> clock = [&] { return now; };
+  for (int i = 0; i < 3; ++i) {
+    while (whole.run(clock, never_ns, nullptr) == flow_group::state::more) {
+    }
+    BOOST_TEST(sizes == std::vector<std::size_t>(std::size_t(i) + 1, 1),
+               boost::test_tools::per_element());
+    BOOST_TEST(whole.wakes_at() > now);
+    now = whole.wakes_at();
+  }
+
+  flow_graph wrong;
+  collect(batch(from(wrong, numbers), {.count = up_to(4), .within = std::chrono::milliseconds(1)}));
+  BOOST_TEST(drain(wrong).error().text().find("leave .within out") != std::string::npos);
+  flow_graph none;
+  collect(batch(from(none, numbers), {.count = up_to(0)}));
+  BOOST_TEST(!drain(none));
+  flow_graph automatic_ones;
+  const auto few = collect(batch(from(automatic_ones, numbers), {.count = automatic}));
+  BOOST_TEST(bool(drain(automatic_ones)));
+  BOOST_TEST(few->size() == 1U);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

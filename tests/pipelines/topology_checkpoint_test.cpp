@@ -9,6 +9,7 @@
 #include "troupe/runtime/flow/drain.hpp"
 #include "troupe/runtime/flow/file_stages.hpp"
 #include "troupe/runtime/flow/flow.hpp"
+#include "troupe/runtime/flow/resource.hpp"
 #include "troupe/runtime/flow/sample_stages.hpp"
 
 #include <boost/test/unit_test.hpp>
@@ -24,9 +25,11 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <set>
 #include <sstream>
 #include <string>
 #include <thread>
+#include <unordered_map>
 #include <vector>
 
 using namespace troupe;
@@ -61,6 +64,10 @@ struct numbered {
   std::uint64_t state = 0;
   std::string operator()(const std::string& s) { return std::to_string(state++) + " " + s; }
 };
+struct unseen {
+  std::set<std::string> state;
+  bool operator()(const std::string& s) { return state.insert(s.substr(0, 9)).second; }
+};
 struct counts_up {
   int most;
   int state = 0;
@@ -90,6 +97,8 @@ void lines_of_files(flow_graph& g, const std::string& in, const std::string& out
                          {.replicas = 2}),
             out + "/totals.csv");
   write_json_lines(unbatch(batch(kept, {.count = 7})), out + "/lines.jsonl");
+  write_csv(filter(lines, unseen{}), out + "/unseen.csv");
+  write_csv(unbatch(batch(lines, {.count = up_to(5)})), out + "/few.csv");
 }
 // Branches that are joined again, of sources of different lengths, one of which is over soon.
 void joins(flow_graph& g, const std::string& in, const std::string& out) {
@@ -106,6 +115,25 @@ void joins(flow_graph& g, const std::string& in, const std::string& out) {
   write_csv(map(window(doubled, {.count = 5, .step = 2}),
                 [](const std::vector<int>& v) { return v.front() + 31 * v.back(); }),
             out + "/windows.csv");
+}
+// Items that go round a loop until they are large enough; rows, and what is told of bad ones.
+void loops_and_letters(flow_graph& g, const std::string& in, const std::string& out) {
+  const auto begin = source(g, counts_up{50});
+  const auto back = feedback<int>(g, {.credit = 4});
+  const auto [large, small] = split(map(merge(begin, back), [](int x) { return x * 2 + 1; }),
+                                    [](const int& x) { return x > 40; });
+  close(back, small);
+  write_csv(large, out + "/large.csv");
+  const auto lost = dead_letters(g);
+  const auto some = map(read_csv(g, in + "/b.txt"),
+                        [](const csv_line& line) -> result<std::string> {
+                          if (line.cells[0].size() % 3 == 0)
+                            return error(error_code::failed, "of three");
+                          return line.cells[0];
+                        },
+                        {.on_error = skip(), .dead_letters = lost});
+  write_csv(some, out + "/some.csv");
+  write_csv(lost, out + "/lost.csv");
 }
 // Samples in an order of their own; tensors; a flow that has enough.
 void samples_and_tensors(flow_graph& g, const std::string&, const std::string& out) {
@@ -133,11 +161,16 @@ void run_with_losses(const describing& describe, const std::string& in, const st
     BOOST_TEST_REQUIRE(bool(g.check()));
     const auto can = check_checkpoint(g);
     BOOST_TEST_REQUIRE(bool(can), (can ? "" : can.error().text()));
-    flow_group whole(std::shared_ptr<const flow_graph>(std::shared_ptr<const void>(), &g));
-    BOOST_TEST_REQUIRE(!whole.failure());
+    std::optional<troupe::topology_checkpoint> c;
     if (!kept.empty()) {
-      const auto c = read_checkpoint(kept, "it");
-      BOOST_TEST_REQUIRE(bool(c), (c ? "" : c.error().text()));
+      auto read = read_checkpoint(kept, "it");
+      BOOST_TEST_REQUIRE(bool(read), (read ? "" : read.error().text()));
+      c = std::move(*read);
+    }
+    flow_group whole(std::shared_ptr<const flow_graph>(std::shared_ptr<const void>(), &g),
+                     c ? over_in(*c) : std::vector<bool>());
+    BOOST_TEST_REQUIRE(!whole.failure());
+    if (c) {
       const auto ok = whole.go_on_from(*c);
       BOOST_TEST_REQUIRE(bool(ok), (ok ? "" : ok.error().text()));
     }
@@ -184,6 +217,7 @@ void make_input(const std::string& folder) {
 const std::vector<std::pair<const char*, describing>> all_topologies{
     {"lines_of_files", lines_of_files},
     {"joins", joins},
+    {"loops_and_letters", loops_and_letters},
     {"samples_and_tensors", samples_and_tensors}};
 
 }  // namespace
@@ -204,15 +238,15 @@ BOOST_AUTO_TEST_CASE(TCK_2_what_is_lost_at_any_time_goes_on_with_each_item_once)
     }
     const auto expected = contents(whole.path());
     const auto* more = std::getenv("TROUPE_SEEDS");
-    const std::uint64_t seeds = more != nullptr ? std::strtoull(more, nullptr, 10) : 40;
+    const std::uint64_t seeds = more != nullptr ? std::strtoull(more, nullptr, 10) : 12;
     for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
       temporary_folder out;
       run_with_losses(describe, in.path(), out.path(), seed, kept, lost);
       BOOST_TEST((contents(out.path()) == expected), name << ", seed " << seed);
     }
   }
-  BOOST_TEST(kept > 100U);
-  BOOST_TEST(lost > 100U);
+  BOOST_TEST(kept > 40U);
+  BOOST_TEST(lost > 40U);
 }
 
 // What run_to_end() says of it; empty: it was done.
@@ -310,6 +344,59 @@ BOOST_AUTO_TEST_CASE(a_checkpoint_that_is_there_is_resumed_or_left_alone) {
   BOOST_TEST(run_on_threads(slow_lines, in.path(), out.path(), o) == "");
 }
 
+// Same inode, same name: but somebody has written another file since.
+BOOST_AUTO_TEST_CASE(a_file_that_was_written_anew_meanwhile_is_left_alone) {
+  temporary_folder in, out, kept;
+  make_input(in.path());
+  topology_checkpoint_options o{kept.path(), 1'000'000, true};
+  const auto said =
+      run_on_threads(slow_lines, in.path(), out.path(), o, [](topology& t) { t.suspend(); });
+  if (said == "" || !fs::exists(out.file("numbered.csv.tmp"))) return;  // it was done before
+  BOOST_TEST_REQUIRE(said == "suspended");
+  auto other = text_of(in.file("a.txt"));
+  for (auto& c : other) c = c == 'a' ? 'x' : c;
+  put(in.file("a.txt"), other);
+  BOOST_TEST_REQUIRE(run_on_threads(slow_lines, in.path(), out.path(), {}) == "");
+  const auto done = contents(out.path());
+  const auto refused = run_on_threads(slow_lines, in.path(), out.path(), o);
+  BOOST_TEST(refused.find("cannot go on from the checkpoint") != std::string::npos, refused);
+  BOOST_TEST((contents(out.path()) == done));
+}
+
+BOOST_AUTO_TEST_CASE(a_file_that_is_gone_is_skipped_and_the_others_follow) {
+  temporary_folder in;
+  make_input(in.path());
+  const auto describe = [&](flow_graph& g) {
+    for_each(read_lines(g, in.path() + "/*.txt", {.on_error = skip()}), [](const std::string&) {},
+             {.name = "end"});
+  };
+  std::int64_t now = 0;
+  const std::function<std::int64_t()> clock = [&] { return now += 1000; };
+  std::vector<std::byte> kept;
+  {
+    flow_graph g;
+    describe(g);
+    BOOST_TEST_REQUIRE(bool(g.check()));
+    flow_group whole(std::shared_ptr<const flow_graph>(std::shared_ptr<const void>(), &g));
+    whole.run(clock, 20'000, nullptr);
+    whole.pause(true, true);
+    whole.run(clock, never_ns, nullptr);
+    kept = checkpoint_bytes(*whole.keep());
+  }
+  fs::remove(in.file("a.txt"));
+  flow_graph g;
+  describe(g);
+  BOOST_TEST_REQUIRE(bool(g.check()));
+  const auto c = read_checkpoint(kept, "it");
+  flow_group whole(std::shared_ptr<const flow_graph>(std::shared_ptr<const void>(), &g));
+  BOOST_TEST_REQUIRE(bool(whole.go_on_from(*c)));
+  while (whole.run(clock, never_ns, nullptr) == flow_group::state::more) {
+  }
+  BOOST_TEST(whole.is_over());
+  const auto totals = totals_of(whole);
+  BOOST_TEST(totals.of("end").items_in == 180U);  // of the two others
+}
+
 BOOST_AUTO_TEST_CASE(two_programs_do_not_keep_one_topology) {
   temporary_folder kept;
   const auto d = make_host_disk();
@@ -354,6 +441,38 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_kept_is_told_with_its_line) {
                  [](const std::vector<opaque>&) {});
       }),
       "which cannot be written");
+  has(refused([](flow_graph& g) {
+        resource<int> db(1, [](std::uint32_t) { return 1; }, "db");
+        for_each(map(from(g, {1}), with(db, [n = 0](int x, int&) mutable { return x + n++; })),
+                 [](int) {});
+      }),
+      "its function may keep something");
+  has(refused([](flow_graph& g) {
+        for_each(filter(from(g, {1}), [n = 0](int) mutable { return ++n > 1; }), [](int) {});
+      }),
+      "its predicate may keep something");
+  struct remembers {
+    std::unordered_map<int, int> state;
+    int operator()(int x) { return ++state[x]; }
+  };
+  has(refused([](flow_graph& g) { for_each(map(from(g, {1}), remembers{}), [](int) {}); }),
+      "its member `state` is of a type that cannot be written");
+  struct alone {
+    int x = 0;
+    alone() = default;
+    alone(int n) : x(n) {}
+    alone(alone&&) = default;
+    alone& operator=(alone&&) = default;
+  };
+  has(refused([](flow_graph& g) {
+        for_each(zip(map(from(g, {1}), [](int x) { return alone{x}; }), from(g, {1})),
+                 [](const std::tuple<alone, int>&) {});
+      }),
+      "which cannot be written");
+  BOOST_TEST(refused([](flow_graph& g) {
+               resource<int> db(1, [](std::uint32_t) { return 1; }, "db");
+               for_each(map(from(g, {1}), with(db, [](int x, int&) { return x; })), [](int) {});
+             }) == "");
   BOOST_TEST(refused([](flow_graph& g) {
                for_each(map(from(g, {1}), [](int x) { return opaque{x}; }), [](const opaque&) {});
              }) == "");
@@ -386,9 +505,9 @@ BOOST_AUTO_TEST_CASE(TCK_1_a_checkpoint_is_read_as_it_was_written_or_not_at_all)
   c.topology = "words";
   c.number = 7;
   c.items = 12;
-  c.stages = {{"a", "map", "u64", false, 1, 2, 3, 4, tensor::of({1.0f, 2.0f}, {2})},
-              {"b", "merge", "", true, 0, 0, 0, 0, {}}};
-  c.edges = {{true, false, true, {}}, {}};
+  c.stages = {{"a", "map", "u64", false, 3, 4, tensor::of({1.0f, 2.0f}, {2})},
+              {"b", "merge", "", true, 0, 0, {}}};
+  c.edges = {{0, 0, 1, 0, true, false, true, {}}, {}};
   const auto bytes = checkpoint_bytes(c);
   const auto again = read_checkpoint(bytes, "it");
   BOOST_TEST_REQUIRE(bool(again), (again ? "" : again.error().text()));

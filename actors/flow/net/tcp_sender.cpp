@@ -241,6 +241,7 @@ class tcp_sink final : public stage {
     writer_.finish();
     return false;
   }
+  bool has_under_way() const override { return writer_.items() > 0; }
 
  private:
   tcp_writer writer_;
