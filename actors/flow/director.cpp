@@ -24,8 +24,11 @@ constexpr std::int64_t first_look_ns = 10'000'000, looks_ns = 50'000'000;
 constexpr std::int64_t halt_limit_ns = 50'000'000;
 constexpr std::int64_t keeping_looks_ns = 2'000'000, keeping_limit_ns = 200'000'000;
 // That sources stand still for a checkpoint, unless those come less often.
-constexpr std::int64_t keeping_longest_ns = 2'000'000'000;
+constexpr std::int64_t keeping_longest_ns = 10'000'000'000;
+constexpr std::int64_t elsewhere_longest_ns = 5'000'000'000;
+constexpr std::int64_t troubles_each_ns = 60'000'000'000;
 constexpr std::uint32_t vain_suspensions_max = 10;
+constexpr std::int64_t calls_longest = 6;  // times that: a call under way is not waited for longer
 // A placement has to take as much of the busiest thread's load away.
 constexpr double gain_min = 0.15, busy_min = 0.5;
 constexpr std::uint32_t rest_max = 64;  // looks between two placements, at most
@@ -79,9 +82,9 @@ struct director_state {
   bool is_finishing = false, is_paused = false;  // as groups were told
   bool wants_pause = false;                      // the program, or a tool
   // Of the checkpoint that is being made: sources stand still meanwhile.
-  bool is_keeping = false, is_suspending = false, has_told_trouble = false;
+  bool is_keeping = false, is_suspending = false;
   std::int64_t keep_due_ns = never_ns, kept_since_ns = 0, moved_ns = 0, tries_ns = 0;
-  std::int64_t try_wait_ns = 0;
+  std::int64_t try_wait_ns = 0, tells_trouble_ns = 0;
   std::uint64_t done_at_look = 0;
   std::uint32_t vain_suspensions = 0;
   std::string last_under_way;
@@ -172,7 +175,7 @@ struct director_state {
     if (now == phase::ended) return;
     const auto at = setup.now_ns();
     see_wishes();
-    if (now == phase::halts && lost.empty() && at - halted_ns > halt_limit_ns) {
+    if (now == phase::halts && lost.empty() && is_halted_too_long(at)) {
       now = phase::runs;
       is_on_trial = false;
       tell_all_and_gate(flow_resume{});
@@ -181,6 +184,25 @@ struct director_state {
     if (now == phase::runs) look_at_keeping(at);
     if (now == phase::runs && !is_keeping) measure(at);
     if (now != phase::ended) tick_in(is_keeping ? keeping_looks_ns : looks_ns);
+  }
+
+  // A placement is not worth a long wait. A checkpoint is, for as long as a call takes; but a
+  // source may wait for the world.
+  bool is_halted_too_long(std::int64_t at) {
+    if (at - halted_ns <= halt_limit_ns) return false;
+    if (!is_keeping) return true;
+    bool waits_for_source = false;
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      if (answered[g]) continue;
+      const auto i = setup.view->pulses[g]->running.load(std::memory_order_relaxed);
+      if (i >= setup.graph->stages().size()) continue;
+      const auto& s = setup.graph->stages()[i];
+      last_under_way = fmt::format("{} is in a call that takes long", s.name);
+      waits_for_source = waits_for_source || s.is_source;
+    }
+    return waits_for_source ||
+           at - halted_ns >
+               calls_longest * std::max(keeping_longest_ns, setup.checkpoints->every_ns);
   }
 
   // --- checkpoints ---
@@ -200,15 +222,18 @@ struct director_state {
     return true;
   }
   std::string what_waits() const {
+    if (!last_under_way.empty()) return last_under_way;
     const auto& edges = setup.graph->edges();
     for (std::size_t i = 0; i < edges.size(); ++i) {
       const auto& m = *setup.view->edges[i];
       const auto& to = setup.graph->stages()[edges[i].to];
       if (const auto n = m.put_items.load() - m.taken_items.load();
           n > 0 && !to.is_elsewhere && !items_may_wait(*setup.graph, edges[i]))
-        return fmt::format("{} items still wait before {}", n, to.name);
+        return fmt::format(
+            "{} items still wait before {}{}", n, to.name,
+            to.holds_items.empty() ? ", which cannot be written: give their struct `fields`" : "");
     }
-    return last_under_way.empty() ? "something is still under way" : last_under_way;
+    return "something is still under way";
   }
   void look_at_keeping(std::int64_t at) {
     if (!setup.checkpoints || is_finishing) return;
@@ -233,17 +258,18 @@ struct director_state {
     if (is_busy || std::exchange(done_at_look, done) != done) moved_ns = at;
     // Sources have stood still in vain: something waits for what they have not made, or goes round
     // for ever.
-    const auto longest = std::max(keeping_longest_ns, setup.checkpoints->every_ns);
+    const auto longest = calls_longest * std::max(keeping_longest_ns, setup.checkpoints->every_ns);
     if (at - moved_ns > keeping_limit_ns || at - kept_since_ns > longest) {
       if (is_suspending && ++vain_suspensions >= vain_suspensions_max)
         return end(
             {true, error(error_code::failed,
                          "it cannot be suspended, and ends at once: sources stood still, and " +
                              what_waits())});
-      if (!std::exchange(has_told_trouble, true))
+      if (at >= tells_trouble_ns)
         tell(self->context(), setup.program,
-             topology_note{"no checkpoint yet, it is tried again: sources stood still, and " +
+             topology_note{"no checkpoint, it is tried again: sources stood still, and " +
                            what_waits()});
+      if (at >= tells_trouble_ns) tells_trouble_ns = at + troubles_each_ns;
       return end_keeping(at);
     }
     if (at < tries_ns || !seems_done()) return;
@@ -274,7 +300,10 @@ struct director_state {
     last_under_way = whole.under_way();
     if (!last_under_way.empty()) {
       // Elsewhere a call may take long.
-      if (whole.has_items_elsewhere()) moved_ns = setup.now_ns();
+      const auto at = setup.now_ns();
+      if (whole.has_items_elsewhere() &&
+          at - kept_since_ns < std::max(elsewhere_longest_ns, setup.checkpoints->every_ns))
+        moved_ns = at;
       return false;
     }
     auto done = [&]() -> result<void> {
@@ -299,10 +328,12 @@ struct director_state {
       end({true, std::move(done.error().while_doing("the topology is not suspended"))});
       return true;
     }
-    if (!done && !std::exchange(has_told_trouble, true))
+    if (!done && at >= tells_trouble_ns) {
+      tells_trouble_ns = at + troubles_each_ns;
       tell(self->context(), setup.program,
            topology_note{"no checkpoint, and it goes on: " + done.error().text()});
-    if (done) has_told_trouble = false;
+    }
+    if (done) tells_trouble_ns = 0;
     is_keeping = false;
     keep_due_ns = at + std::max(setup.checkpoints->every_ns, at - kept_since_ns);
     is_paused = wants_pause;

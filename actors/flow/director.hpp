@@ -29,9 +29,9 @@
 // TD-2  Who does not stand still in time (a stage that takes long) calls a placement off, but not
 //       what is to be done for a process that is lost: that waits.
 // TD-3  Of several failures the first one counts.
-// TD-4  A checkpoint is made while sources stand still and nothing is under way. Where that does
-//       not come about, since some stage waits for what a source has not made yet, they go on, and
-//       it is tried again later.
+// TD-4  A checkpoint is made while all stand still between two calls. Where that does not come
+//       about, since some stage waits for what a source has not made yet, or a call takes very
+//       long, all go on, and it is tried again later.
 // Of a topology over several processes each one has a director for its part. The gate
 // (gate_actor.hpp) then stands still, surrenders and begins with the groups, as one that has no
 // stages: what comes from other processes meanwhile stays with it.

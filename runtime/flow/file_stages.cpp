@@ -297,6 +297,7 @@ class print_stage final : public stage {
   bool is_closed_ = false;
 };
 
+constexpr std::size_t npy_head_bytes = 256;
 std::string npy_head(const tensor_spec& of, std::uint64_t rows) {
   const char* type = "";
   switch (of.type) {
@@ -313,7 +314,7 @@ std::string npy_head(const tensor_spec& of, std::uint64_t rows) {
   for (std::size_t i = 0; i < of.shape.rank(); ++i) text += fmt::format(" {},", of.shape.size(i));
   text += "), }";
   // The head's place is taken before the number of rows is known: 256 bytes hold eight dimensions.
-  constexpr std::size_t head_bytes = 256;
+  constexpr auto head_bytes = npy_head_bytes;
   text.resize(head_bytes - 10 - 1, ' ');
   text += '\n';
   const char magic[] = {'\x93',
@@ -398,7 +399,29 @@ result<file_bytes> read_file::operator()(std::string path) const {
 
 // --- ends ----------------------------------------------------------------------------------------
 
-file_being_made::file_being_made(std::string path) : path_(std::move(path)) {}
+// Of all that was written, one after the other.
+struct file_being_made::content {
+  struct freed {
+    void operator()(XXH3_state_t* s) const { XXH3_freeState(s); }
+  };
+  std::unique_ptr<XXH3_state_t, freed> state{XXH3_createState()};
+  std::uint64_t bytes = 0;
+  content() {
+    expects(state != nullptr && XXH3_64bits_reset(state.get()) == XXH_OK, "xxHash has memory");
+  }
+  std::uint64_t hash() const { return XXH3_64bits_digest(state.get()); }
+};
+
+file_being_made::file_being_made(std::string path, std::uint64_t head_bytes)
+    : path_(std::move(path)), head_bytes_(head_bytes) {}
+
+void file_being_made::was_written(std::string_view text) {
+  const auto before = content_->bytes;
+  content_->bytes += text.size();
+  if (before < head_bytes_)
+    text.remove_prefix(std::min<std::uint64_t>(text.size(), head_bytes_ - before));
+  XXH3_64bits_update(content_->state.get(), text.data(), text.size());
+}
 file_being_made::~file_being_made() {
   if (fd_ >= 0) ::close(fd_);
 }
@@ -419,6 +442,7 @@ result<void> file_being_made::can_be_made() const {
 result<void> file_being_made::open() {
   if (failed_) return *failed_;
   if (fd_ >= 0) return {};
+  content_ = std::make_unique<content>();
   const auto temporary = path_ + ".tmp";
   fd_ = ::open(temporary.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC | O_NOFOLLOW, 0666);
   if (fd_ < 0)
@@ -440,6 +464,7 @@ result<void> file_being_made::flush() {
     }
     at += static_cast<std::size_t>(n);
   }
+  was_written(buffer_);
   buffer_.clear();
   return {};
 }
@@ -462,17 +487,6 @@ result<void> file_being_made::write_at_start(std::string_view text) {
   return {};
 }
 
-// Of the last bytes before that place. A file of the same inode may be another one by now.
-static std::optional<std::uint64_t> hash_before(const std::string& path, std::uint64_t place) {
-  std::array<char, 4096> last{};
-  const auto n = std::min<std::uint64_t>(place, last.size());
-  const host::descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  if (file.get() < 0 ||
-      ::pread(file.get(), last.data(), n, static_cast<off_t>(place - n)) != static_cast<ssize_t>(n))
-    return std::nullopt;
-  return XXH3_64bits(last.data(), n);
-}
-
 result<void> file_being_made::failed(const std::string& why) {
   failed_.emplace(error_code::failed, why);
   return *failed_;
@@ -482,47 +496,54 @@ result<void> file_being_made::keep(mark& m) {
   if (failed_) return *failed_;
   if (fd_ < 0 && buffer_.empty()) return {};
   if (auto ok = flush(); !ok) return ok;
-  struct stat s{};
-  if (::fdatasync(fd_) != 0 || ::fstat(fd_, &s) != 0)
+  if (::fdatasync(fd_) != 0)
     return failed(fmt::format("{}.tmp: cannot be written: {}", path_, std::strerror(errno)));
-  if (m.inode == 0) {
+  if (m.bytes == 0) {
     // Its name, once. A folder that may not be read cannot be synced.
     const auto folder = fs::path(path_).parent_path();
     if (auto ok = make_host_disk()->sync_folder(folder.empty() ? "." : folder.string());
         !ok && ok.error().code() == error_code::failed)
       return ok;
   }
-  m.bytes = static_cast<std::uint64_t>(s.st_size);
-  m.inode = s.st_ino;
-  m.device = s.st_dev;
-  const auto hash = hash_before(path_ + ".tmp", m.bytes);
-  if (!hash) return error(error_code::failed, path_ + ".tmp: cannot be read");
-  m.last_hash = *hash;
+  m.bytes = content_->bytes;
+  m.hash = content_->hash();
   return {};
 }
 
+// By what stands in it: on another machine, or of a copy, numbers of files are other ones.
 result<void> file_being_made::reopen(const mark& m) {
-  if (m.inode == 0) return {};
+  if (m.bytes == 0) return {};
   const auto temporary = path_ + ".tmp";
-  const auto is_it = [&](const struct stat& s) {
-    return S_ISREG(s.st_mode) && s.st_ino == m.inode && s.st_dev == m.device &&
-           static_cast<std::uint64_t>(s.st_size) >= m.bytes;
-  };
-  const auto has_it = [&](const std::string& path) {
-    return hash_before(path, m.bytes) == m.last_hash;
+  const auto begins_so = [&](const std::string& path) {
+    content_ = std::make_unique<content>();
+    const host::descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+    std::string piece(std::size_t{1} << 20, '\0');
+    while (content_->bytes < m.bytes) {
+      const auto wanted = std::min<std::uint64_t>(piece.size(), m.bytes - content_->bytes);
+      const auto n = ::read(file.get(), piece.data(), static_cast<std::size_t>(wanted));
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) return false;
+      was_written({piece.data(), static_cast<std::size_t>(n)});
+    }
+    return content_->hash() == m.hash;
   };
   struct stat s{};
-  // It was whole, and the topology was not.
-  if (::lstat(temporary.c_str(), &s) != 0 && errno == ENOENT && ::lstat(path_.c_str(), &s) == 0 &&
-      is_it(s) && has_it(path_) && ::rename(path_.c_str(), temporary.c_str()) != 0)
-    return failed(fmt::format("{}: cannot be renamed: {}", path_, std::strerror(errno)));
+  if (::lstat(temporary.c_str(), &s) != 0 && errno == ENOENT) {
+    // It was whole, and the topology was not.
+    if (!begins_so(path_))
+      return failed(fmt::format("{}: the checkpoint goes on with it, and it is gone", temporary));
+    if (::rename(path_.c_str(), temporary.c_str()) != 0)
+      return failed(fmt::format("{}: cannot be renamed: {}", path_, std::strerror(errno)));
+  } else if (!begins_so(temporary)) {
+    return failed(
+        fmt::format("{}: it is not the file that the checkpoint goes on with: its first "
+                    "{} bytes are other ones",
+                    temporary, m.bytes));
+  }
   fd_ = ::open(temporary.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
   if (fd_ < 0)
     return failed(fmt::format("{}: the checkpoint goes on with it, and it cannot be written: {}",
                               temporary, std::strerror(errno)));
-  if (::fstat(fd_, &s) != 0 || !is_it(s) || !has_it(temporary))
-    return failed(
-        fmt::format("{}: it is not the file that the checkpoint goes on with", temporary));
   if (::ftruncate(fd_, static_cast<off_t>(m.bytes)) != 0 || ::lseek(fd_, 0, SEEK_END) < 0)
     return failed(fmt::format("{}: cannot be cut off: {}", temporary, std::strerror(errno)));
   return {};
@@ -632,7 +653,8 @@ void write_npy(const flow<tensor>& in, const std::string& path, const stage_opti
     }
   };
   const auto named = named_writer(in.graph(), o, "write_npy", path, where);
-  for_each(in, npy_writer{std::make_shared<file_being_made>(path), {}, {}}, named, where);
+  for_each(in, npy_writer{std::make_shared<file_being_made>(path, npy_head_bytes), {}, {}}, named,
+           where);
 }
 
 void write_files(const flow<file_bytes>& in, const std::string& folder, const stage_options& o,

@@ -107,16 +107,16 @@ class file_being_made {
  public:
   // How far it is, for a checkpoint.
   struct mark {
-    std::uint64_t bytes = 0, inode = 0;  // inode 0: nothing was written
-    std::uint64_t device = 0;
-    std::uint64_t last_hash = 0;  // of its last bytes
-    std::uint64_t items = 0;      // of whoever writes
-    bool has_begun = false;       // likewise: its head is there
-    static constexpr auto fields = troupe::fields<&mark::bytes, &mark::inode, &mark::device,
-                                                  &mark::last_hash, &mark::items, &mark::has_begun>(
-        "bytes", "inode", "device", "last_hash", "items", "has_begun");
+    std::uint64_t bytes = 0;  // 0: nothing was written
+    std::uint64_t hash = 0;   // of them, behind the head
+    std::uint64_t items = 0;  // of whoever writes
+    bool has_begun = false;   // likewise: its head is there
+    static constexpr auto fields =
+        troupe::fields<&mark::bytes, &mark::hash, &mark::items, &mark::has_begun>(
+            "bytes", "hash", "items", "has_begun");
   };
-  explicit file_being_made(std::string path);
+  // `head_bytes` at its beginning may be written anew (write_at_start).
+  explicit file_being_made(std::string path, std::uint64_t head_bytes = 0);
   ~file_being_made();
   // Before anything is there to write: whether its folder may be written.
   result<void> can_be_made() const;
@@ -124,7 +124,7 @@ class file_being_made {
   result<void> write(std::string_view text);
   result<void> write_at_start(std::string_view text);
   result<void> finish();
-  // All that was written is on the disk, and `m` says how much that is.
+  // All that was written is on the disk, and `m` says what that is.
   result<void> keep(mark& m);
   // It is as it was at that mark: what came later is cut off, and where it had its name already, it
   // has it no more. failed: it is gone, or another one.
@@ -135,7 +135,11 @@ class file_being_made {
   result<void> open();
   result<void> failed(const std::string& why);
   result<void> flush();
+  struct content;
+  void was_written(std::string_view text);
   std::string path_, buffer_;
+  std::uint64_t head_bytes_ = 0;
+  std::unique_ptr<content> content_;  // what stands in the file
   int fd_ = -1;
   std::optional<error> failed_;
 };

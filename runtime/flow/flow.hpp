@@ -517,18 +517,8 @@ std::pair<flow<T>, flow<T>> split(const flow<T>& in, F is_first, const stage_opt
    public:
     explicit split_stage(F f) : f_(std::move(f)) {}
     result<void> open() override { return open_function(f_); }
-    std::optional<tensor> save() const override {
-      if constexpr (has_state<F>)
-        return saved_by([&](byte_writer& w) { write_value(w, f_.state); });
-      else
-        return std::nullopt;
-    }
-    bool load([[maybe_unused]] const tensor& saved) override {
-      if constexpr (has_state<F>)
-        return load_from(saved, [&](byte_reader& r) { read_value(r, f_.state); });
-      else
-        return false;
-    }
+    std::optional<tensor> save() const override { return saved_state(f_); }
+    bool load(const tensor& saved) override { return load_state(f_, saved); }
     bool take(std::uint32_t, any_value&& v, stage_output& out) override {
       if constexpr (fits) out.put(f_(std::as_const(v.get<T>())) ? 0 : 1, std::move(v));
       return false;
@@ -607,7 +597,8 @@ flow<std::vector<T>> batch(const flow<T>& in, const batch_options& o,
   const auto refuse = [&](const char* why) {
     in.graph().note_mistake(error(error_code::usage, why).at(where));
   };
-  if (o.count.most() == 0) refuse("batch: .count is 0");
+  if (o.count.most() == 0)
+    refuse("batch: .count is 0, or no number: say one, up_to(n), or automatic");
   if (o.within.ns > 0 && o.count.is_up_to())
     refuse("batch: .count = up_to(n) waits for nothing; leave .within out, or say a number");
   info.make = [=] {

@@ -202,11 +202,21 @@ void flow_graph::size_edges() {
     return !from.is_removed && from.stands_by == 0 && stages_[e.to].stands_by == 0;
   }));
   const auto part = std::max<std::uint64_t>(1, budget_bytes_ / std::max<std::uint64_t>(1, used));
-  for (auto& e : edges_) {
+  std::vector<bool> is_narrow(stages_.size());  // edges lead from earlier to later ones
+  for (std::size_t i = 0; i < stages_.size(); ++i) is_narrow[i] = stages_[i].is_last;
+  std::vector<flow_edge_info*> in_order;
+  for (auto& e : edges_) in_order.push_back(&e);
+  std::ranges::stable_sort(in_order, {}, &flow_edge_info::from);
+  for (auto* each : in_order) {
+    auto& e = *each;
     e.bytes_max = part;
     if (stages_[e.from].kind == "drop_oldest") e.items_max = 1;
-    // What is behind it is busy then; a join has one for as long as its partner is being made.
-    if (stages_[e.from].is_last) e.items_max = stages_[e.to].is_join ? 2 : 1;
+    // Behind a batch of as many as wait, as far as each becomes one: nothing else would wait before
+    // the batch. A join has one for as long as its partner is being made.
+    if (is_narrow[e.from]) {
+      e.items_max = stages_[e.to].is_join ? 2 : 1;
+      is_narrow[e.to] = stages_[e.to].rate == stage_rate{} && !stages_[e.to].is_join;
+    }
     if (e.loop != no_port) {
       // One firing may put several: what is under way is what bounds them.
       e.items_max = e.items_min = never_ns;

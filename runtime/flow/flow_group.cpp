@@ -280,8 +280,13 @@ template <class Origin>
   set_full(e);
 }
 
+// For a checkpoint: one that would be in the middle of an item for long begins none, nor one whose
+// items have to go their way before.
+bool flow_group::is_held_back(const flow_slot& s) const noexcept {
+  return is_held_ && s.may_wait && (s.puts_several || s.feeds_unwritten);
+}
 bool flow_group::can_be_called(const flow_slot& s) const noexcept {
-  return !s.is_busy && !s.is_over && !failure_ &&
+  return !is_held_back(s) && !s.is_busy && !s.is_over && !failure_ &&
          (s.info->looks_for_room || (!s.has_more && s.full_outputs == 0));
 }
 
@@ -289,7 +294,10 @@ void flow_group::post(flow_edge& e) {
   if (wire_ == nullptr) return;
   // What is told of a ticket goes before its end, which says that all of it is done.
   for (const auto i : letters_)
-    if (i != e.id && !edges_[i]->outbox.empty()) post(*edges_[i]);
+    if (i != e.id && !edges_[i]->outbox.empty()) post_alone(*edges_[i]);
+  post_alone(e);
+}
+void flow_group::post_alone(flow_edge& e) {
   e.outbox_bytes = 0;
   e.last_batch = e.outbox.size();
   e.owes_end = false;
@@ -398,6 +406,7 @@ template <class Call>
   try {
     stage_output out(*this, s);
     s.has_more = c(out);
+    s.puts_several = s.puts_several || s.has_more;
   } catch (const broken_invariant&) {
     s.is_busy = false;
     --depth_;
@@ -703,8 +712,8 @@ std::uint32_t flow_group::fire(flow_slot& s, std::uint32_t most) {
     return 1;
   }
   if (s.is_source) return produce_in_a_row(s, most);
-  if (s.in.size() == 1 && !s.has_chores && s.is_idle() && !s.info->looks_for_room &&
-      !s.in.front()->queue.empty())
+  if (s.in.size() == 1 && !s.has_chores && s.is_idle() && !is_held_back(s) &&
+      !s.info->looks_for_room && !s.in.front()->queue.empty())
     return take_in_a_row(s, most);
   return fire_once(s) ? 1 : 0;
 }
@@ -894,7 +903,7 @@ void flow_group::pause(bool is_paused, bool is_held) {
   is_paused_ = is_paused;
   is_held_ = is_held;
   for (auto& s : slots_)
-    if (s != nullptr && (s->is_source || s->info->ledger != nullptr) && !s->is_over) mark(*s);
+    if (s != nullptr && !s->is_over) mark(*s);
 }
 
 void flow_group::look(std::uint32_t stage) {

@@ -103,11 +103,14 @@ struct flow_slot {
   // Of its info, by wire_slots().
   bool is_source = false, is_end = false, is_replica = false, is_chained = false;
   bool is_recovered = false;
-  bool is_open = false;       // stage::open() was called
-  bool has_turn = false;      // of one that is_last: now
-  bool is_unheard = false;    // what it puts goes to nobody (stage_output::set_unheard)
-  bool has_chores = false;    // with each item: a ticket, a loop, a deadline, an early end
-  flow_edge* only = nullptr;  // the edge of output 0 where that has one
+  bool is_open = false;          // stage::open() was called
+  bool has_turn = false;         // of one that is_last: now
+  bool puts_several = false;     // of one item, as was seen
+  bool may_wait = false;         // what waits before it can be in a checkpoint
+  bool feeds_unwritten = false;  // what waits behind it cannot
+  bool is_unheard = false;       // what it puts goes to nobody (stage_output::set_unheard)
+  bool has_chores = false;       // with each item: a ticket, a loop, a deadline, an early end
+  flow_edge* only = nullptr;     // the edge of output 0 where that has one
   std::unique_ptr<stage> what;
   std::shared_ptr<stage_counters> counters;
   item_origin origin;           // of the item at hand
@@ -252,6 +255,7 @@ class flow_group {
   std::uint32_t produce_in_a_row(flow_slot& s, std::uint32_t most);
   bool produce(flow_slot& s);
   bool can_be_called(const flow_slot& s) const noexcept;
+  bool is_held_back(const flow_slot& s) const noexcept;
   flow_item pop(flow_edge& e);
   void end_edge(flow_edge& e);
   void close_input(flow_edge& e);
@@ -260,6 +264,7 @@ class flow_group {
   void needs_no_more(flow_slot& s);
   void loop_closed(std::uint32_t loop);
   void post(flow_edge& e);
+  void post_alone(flow_edge& e);
   void tell_taken(flow_edge& e);
   void mark(const flow_slot& s) noexcept {
     ready_[s.id / 64] |= std::uint64_t{1} << (s.id % 64);

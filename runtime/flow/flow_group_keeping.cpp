@@ -2,6 +2,7 @@
 
 #include "troupe/runtime/flow/flow_counting.hpp"
 #include "troupe/runtime/flow/flow_group.hpp"
+#include "troupe/runtime/flow/replica_control.hpp"
 #include "troupe/runtime/flow/shape_stages.hpp"
 #include "troupe/runtime/flow/stage_replacement.hpp"
 #include "troupe/runtime/flow/topology_checkpoint.hpp"
@@ -15,6 +16,8 @@
 namespace troupe {
 
 namespace {
+constexpr const char* cannot_be_written =
+    ", which cannot be written: give their struct `fields`, and a checkpoint need not wait for them";
 std::string layout_kept(const stage_info& s) {
   std::string text = "state " + (s.state_layout.empty() ? "nothing" : s.state_layout);
   for (const auto* t : s.holds_items) text += ", items " + (t != nullptr ? t->layout() : "?");
@@ -41,7 +44,8 @@ std::string flow_group::under_way() const {
     const bool may_wait = items_may_wait(*graph_, *e->info) &&
                           (e->queue.empty() || !e->queue.front().origin.is_again);
     if (!e->outbox.empty() || (!e->queue.empty() && !may_wait))
-      return fmt::format("{} has items to come", to.name);
+      return fmt::format("{} items wait before {}{}", e->queue.count + e->outbox.size(), to.name,
+                         to.holds_items.empty() ? cannot_be_written : "");
   }
   return {};
 }
@@ -121,9 +125,15 @@ std::string difference(const flow_graph& g, const topology_checkpoint& c) {
       return fmt::format("its stage {} is none of this program's", c.stages[i].name);
     if (i >= c.stages.size()) return fmt::format("it has no stage {}", stages[i].name);
     const auto& k = c.stages[i];
+    // Deals and gathers are parts of the stage that the user wrote.
+    const auto named = [](const std::string& kind, const std::string& name) {
+      return kind == "deal" || kind == "gather" ? "stage " + name.substr(0, name.rfind('/'))
+                                                : kind + " " + name;
+    };
     if (k.name != stages[i].name || k.kind != stages[i].kind)
-      return fmt::format("it has a {} {} where this program has a {} {} ({})", k.kind, k.name,
-                         stages[i].kind, stages[i].name, flow_graph::line_of(stages[i].where));
+      return fmt::format("it has {} where this program has {} ({})", named(k.kind, k.name),
+                         named(stages[i].kind, stages[i].name),
+                         flow_graph::line_of(stages[i].where));
     if (const auto layout = layout_kept(stages[i]); k.layout != layout)
       return fmt::format("what is kept of {} is {} there, and {} here", k.name, k.layout, layout);
   }
@@ -139,11 +149,16 @@ std::string difference(const flow_graph& g, const topology_checkpoint& c) {
 
 result<void> flow_group::go_on_from(const topology_checkpoint& c) {
   if (const auto other = difference(*graph_, c); !other.empty())
-    return error(
-        error_code::usage,
-        fmt::format("the checkpoint is of another topology: {} (with .replicas = automatic, "
-                    "of as many threads as it had)",
-                    other));
+    return error(error_code::usage,
+                 fmt::format("the checkpoint is of another topology: {}{}", other,
+                             std::ranges::any_of(graph_->stages(),
+                                                 [](const auto& s) {
+                                                   return s.control != nullptr &&
+                                                          s.control->is_automatic;
+                                                 })
+                                 ? " (with .replicas = automatic it goes on with as many --threads "
+                                   "as it had)"
+                                 : ""));
   const auto damaged = [](const std::string& what) {
     return error(error_code::failed, fmt::format("the checkpoint does not fit: {}", what));
   };

@@ -3,6 +3,7 @@
 #include "troupe/runtime/flow/flow_counting.hpp"
 #include "troupe/runtime/flow/flow_group.hpp"
 #include "troupe/runtime/flow/stage_replacement.hpp"
+#include "troupe/runtime/flow/topology_checkpoint.hpp"
 
 #include <fmt/format.h>
 
@@ -116,6 +117,13 @@ void flow_group::wire_slots() {
     s->is_source = s->info->is_source;
     sources_ += s->is_source ? 1 : 0;
     s->is_end = s->info->is_end();
+    s->may_wait = !s->info->in.empty() && std::ranges::all_of(s->info->in, [this](auto e) {
+      return e != no_port && items_may_wait(*graph_, graph_->edges()[e]);
+    });
+    s->feeds_unwritten = std::ranges::any_of(s->info->out, [this](const auto& port) {
+      return std::ranges::any_of(
+          port, [this](auto e) { return !items_may_wait(*graph_, graph_->edges()[e]); });
+    });
     s->is_slow = s->is_slow || s->info->may_block;
     s->is_replica = s->info->is_replica;
     s->is_chained = s->info->is_chained;

@@ -118,6 +118,22 @@ bool load_from(const tensor& saved, const Read& read) {
   return r.number<std::uint8_t>() == 1 && !r.failed() && r.left() == 0;
 }
 
+// The state of a function, as bytes; nullopt: it has none.
+template <class F>
+std::optional<tensor> saved_state([[maybe_unused]] const F& f) {
+  if constexpr (has_state<F>)
+    return saved_by([&](byte_writer& w) { write_value(w, f.state); });
+  else
+    return std::nullopt;
+}
+template <class F>
+bool load_state([[maybe_unused]] F& f, [[maybe_unused]] const tensor& saved) {
+  if constexpr (has_state<F>)
+    return load_from(saved, [&](byte_reader& r) { read_value(r, f.state); });
+  else
+    return false;
+}
+
 // What another process has to know of a stage's function.
 struct travelling_function {
   function_id who;

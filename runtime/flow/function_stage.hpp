@@ -217,18 +217,8 @@ class function_stage final : public stage {
     }
     return false;
   }
-  std::optional<tensor> save() const override {
-    if constexpr (has_state<F>)
-      return saved_by([&](byte_writer& w) { write_value(w, f_.state); });
-    else
-      return std::nullopt;
-  }
-  bool load([[maybe_unused]] const tensor& saved) override {
-    if constexpr (has_state<F>)
-      return load_from(saved, [&](byte_reader& r) { read_value(r, f_.state); });
-    else
-      return false;
-  }
+  std::optional<tensor> save() const override { return saved_state(f_); }
+  bool load(const tensor& saved) override { return load_state(f_, saved); }
   result<tensor> keep(const item_types&) override { return kept_by(f_, *this); }
   result<void> reopen(const tensor& kept, const item_types&) override {
     return reopened(f_, *this, kept);
@@ -268,18 +258,8 @@ class source_stage final : public stage {
     return source_state::more;
   }
   bool take(std::uint32_t, any_value&&, stage_output&) override { return false; }
-  std::optional<tensor> save() const override {
-    if constexpr (has_state<F>)
-      return saved_by([&](byte_writer& w) { write_value(w, f_.state); });
-    else
-      return std::nullopt;
-  }
-  bool load([[maybe_unused]] const tensor& saved) override {
-    if constexpr (has_state<F>)
-      return load_from(saved, [&](byte_reader& r) { read_value(r, f_.state); });
-    else
-      return false;
-  }
+  std::optional<tensor> save() const override { return saved_state(f_); }
+  bool load(const tensor& saved) override { return load_state(f_, saved); }
   result<tensor> keep(const item_types&) override { return kept_by(f_, *this); }
   result<void> reopen(const tensor& kept, const item_types&) override {
     return reopened(f_, *this, kept);

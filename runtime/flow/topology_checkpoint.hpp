@@ -17,7 +17,14 @@
 // A file that was whole when its program was killed is taken back, and is whole again at the end;
 // one that was moved away meanwhile is an error. stop(), and a drain by a tool, are ends: nothing
 // is kept after them. Functions are those of the program that goes on, also where replace() had
-// brought another one.
+// brought another one. What it asks of a program: files that are read stay as they are (positions
+// count items; those that were read may go); a function that changes what it holds by reference is
+// not seen to; an end of one's own advances its `state` after it has written. Items of types that
+// cannot be written, those that are neither numbers, texts, tensors, containers of such nor structs
+// that list their fields, are let through before: SIGTERM then waits for them. A second signal
+// leaves the checkpoint before. A checkpoint costs a sync of each file that is written, and a halt:
+// some seconds apart it is not seen.
+//
 // Threading: values.
 // Source: states of processes and of the channels between them at one moment, as of Chandy and
 // Lamport (Distributed Snapshots, 1985); that moment is one at which all stand still.

@@ -13,19 +13,13 @@
 #include <sstream>
 
 using namespace troupe;
+using test::put;
 using test::temporary_folder;
+using test::text_of;
 namespace fs = std::filesystem;
 
 namespace {
 
-void put(const std::string& path, const std::string& text) {
-  std::ofstream(path, std::ios::binary) << text;
-}
-std::string text_of(const std::string& path) {
-  std::ostringstream out;
-  out << std::ifstream(path, std::ios::binary).rdbuf();
-  return out.str();
-}
 flow_totals must(result<flow_totals> r) {
   if (!r) BOOST_FAIL(r.error().text());
   return std::move(*r);

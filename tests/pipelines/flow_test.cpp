@@ -709,6 +709,19 @@ BOOST_AUTO_TEST_CASE(a_batch_of_up_to_n_waits_for_nothing) {
     now = whole.wakes_at();
   }
 
+  // Behind it nothing waits, as far as each becomes one: it would wait in batches of one.
+  flow_graph narrow;
+  const auto packed =
+      map(batch(from(narrow, numbers), {.count = up_to(8)}), [](std::vector<int> b) { return b; });
+  collect(unbatch(map(packed, [](std::vector<int> b) { return b; }, {.replicas = 2})));
+  BOOST_TEST_REQUIRE(bool(narrow.check()));
+  for (const auto& e : narrow.edges()) {
+    const auto& from = narrow.stages()[e.from].kind;
+    BOOST_TEST(
+        e.items_max == (from == "from" || from == "source" || from == "unbatch" ? 1024U : 1U),
+        narrow.stages()[e.from].name << " -> " << narrow.stages()[e.to].name);
+  }
+
   flow_graph wrong;
   collect(batch(from(wrong, numbers), {.count = up_to(4), .within = std::chrono::milliseconds(1)}));
   BOOST_TEST(drain(wrong).error().text().find("leave .within out") != std::string::npos);

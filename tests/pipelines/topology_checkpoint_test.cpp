@@ -33,19 +33,13 @@
 #include <vector>
 
 using namespace troupe;
+using test::put;
 using test::temporary_folder;
+using test::text_of;
 namespace fs = std::filesystem;
 
 namespace {
 
-void put(const std::string& path, const std::string& text) {
-  std::ofstream(path, std::ios::binary) << text;
-}
-std::string text_of(const std::string& path) {
-  std::ostringstream out;
-  out << std::ifstream(path, std::ios::binary).rdbuf();
-  return out.str();
-}
 std::string contents(const std::string& folder) {
   std::string all;
   std::map<std::string, std::string> files;
@@ -498,6 +492,106 @@ BOOST_AUTO_TEST_CASE(TD_4_sources_do_not_stand_still_for_ever) {
   const auto done = t.run_to_end();
   BOOST_TEST_REQUIRE(bool(done), (done ? "" : done.error().text()));
   BOOST_TEST(text_of(out.file("all.csv")).size() > 20U);
+}
+
+// A stage that is always in a call of 80 ms, with more that waits before it.
+BOOST_AUTO_TEST_CASE(a_checkpoint_waits_for_the_calls_under_way) {
+  temporary_folder out, kept;
+  topology_options options;
+  options.threads = 2;
+  options.is_quiet = true;
+  options.checkpoint = {kept.path(), 1'000'000, true};
+  topology t(options);
+  write_csv(map(source(t, counts_up{12}),
+                [](int x) {
+                  std::this_thread::sleep_for(std::chrono::milliseconds(80));
+                  return x;
+                },
+                {.blocks = true}),
+            out.file("all.csv"));
+  bool was_kept = false;
+  const auto done = t.run_to_end([&](const topology&) {
+    was_kept = was_kept || fs::exists(kept.file("topology.checkpoint"));
+  });
+  BOOST_TEST_REQUIRE(bool(done), (done ? "" : done.error().text()));
+  BOOST_TEST(was_kept);
+  BOOST_TEST(text_of(out.file("all.csv")) == "0\n1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\n");
+}
+
+// A generator is nearly always in the middle of an item, and items that cannot be written fill what
+// is before a slow stage: both begin nothing more while a checkpoint is to be made.
+BOOST_AUTO_TEST_CASE(what_holds_a_checkpoint_up_begins_nothing_more) {
+  struct opaque {
+    int x = 0;
+  };
+  for (const bool generates : {true, false}) {
+    temporary_folder out, kept;
+    topology_options options;
+    options.threads = 2;
+    options.is_quiet = true;
+    options.checkpoint = {kept.path(), 1'000'000, true};
+    topology t(options);
+    const auto numbers = source(t, counts_up{generates ? 100 : 20'000});
+    const auto slow = [](int x) {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+      return x;
+    };
+    if (generates) {
+      const auto many = map(numbers, [](int x) -> generator<int> {
+        for (int i = 0; i < 200; ++i) co_yield x;
+      });
+      write_csv(map(many, slow, {.blocks = true}), out.file("all.csv"));
+    } else {
+      const auto hidden = map(numbers, [](int x) { return opaque{x}; });
+      write_csv(map(hidden, [=](const opaque& o) { return slow(o.x); }, {.blocks = true}),
+                out.file("all.csv"));
+    }
+    // It is over when it was kept.
+    const auto done = t.run_to_end([&](const topology&) {
+      if (fs::exists(kept.file("topology.checkpoint"))) t.suspend();
+    });
+    BOOST_TEST_REQUIRE(bool(done), (done ? "" : done.error().text()));
+    BOOST_TEST(t.was_suspended());
+  }
+}
+
+// A copy of what was written is as good.
+BOOST_AUTO_TEST_CASE(a_file_goes_on_by_what_stands_in_it) {
+  temporary_folder folder;
+  file_being_made::mark m;
+  std::string text(3 << 20, 'x');
+  {
+    file_being_made file(folder.file("a"));
+    BOOST_TEST(bool(file.write(text)));
+    BOOST_TEST(bool(file.keep(m)));
+    BOOST_TEST(bool(file.write("what came later")));
+    BOOST_TEST(bool(file.finish()));
+  }
+  fs::copy_file(folder.file("a"), folder.file("b"));
+  for (const auto* name : {"a", "b"}) {
+    file_being_made again(folder.file(name));
+    BOOST_TEST(bool(again.reopen(m)));
+    BOOST_TEST(!fs::exists(folder.file(name)));  // it is not whole
+    file_being_made::mark second = m;
+    BOOST_TEST(bool(again.write("y")));
+    BOOST_TEST(bool(again.keep(second)));
+    BOOST_TEST(bool(again.finish()));
+    BOOST_TEST((text_of(folder.file(name)) == text + "y"));
+    file_being_made third(folder.file(name));
+    BOOST_TEST(bool(third.reopen(second)));
+    BOOST_TEST(bool(third.finish()));
+  }
+  // One byte in the middle.
+  auto wrong = text;
+  wrong[1 << 20] = 'z';
+  put(folder.file("b.tmp"), wrong);
+  file_being_made other(folder.file("b"));
+  const auto refused = other.reopen(m);
+  BOOST_TEST_REQUIRE(!refused);
+  BOOST_TEST(
+      refused.error().text().find("its first 3145728 bytes are other ones") != std::string::npos,
+      refused.error().text());
+  BOOST_TEST((text_of(folder.file("b.tmp")) == wrong));
 }
 
 BOOST_AUTO_TEST_CASE(TCK_1_a_checkpoint_is_read_as_it_was_written_or_not_at_all) {

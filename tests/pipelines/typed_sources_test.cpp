@@ -15,14 +15,12 @@
 #include <limits>
 
 using namespace troupe;
+using test::put;
 using test::temporary_folder;
 namespace fs = std::filesystem;
 
 namespace {
 
-void put(const std::string& path, const std::string& text) {
-  std::ofstream(path, std::ios::binary) << text;
-}
 flow_totals must(result<flow_totals> r) {
   if (!r) BOOST_FAIL(r.error().text());
   return std::move(*r);
