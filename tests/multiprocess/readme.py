@@ -17,7 +17,7 @@ import harness
 
 README = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "README.md")
 SHOWN_ELSEWHERE = ("tools/quickstart", "tools/test", "tools/chaos")  # two have tests of their own, and this is the other
-OWN_PATHS = ("fashion-mnist", "checkpoints", "model.troupe")
+OWN_PATHS = ("fashion-mnist", "checkpoints", "model.troupe", "kept", "logs/*.txt", "counts.csv")
 
 
 def commands():
@@ -36,6 +36,9 @@ def free_port():
 class readme(harness.cluster_test):
     def test_every_command_runs(self):
         os.rename(self.make_data(), self.path("fashion-mnist"))
+        os.makedirs(self.path("logs"))
+        with open(self.path("logs/a.txt"), "w", encoding="utf-8") as f:
+            f.write("one and one\n")
         self.port, self.lab, ran = free_port(), 0, 0
         for command in commands():
             if command.startswith(SHOWN_ELSEWHERE):
@@ -82,7 +85,11 @@ class readme(harness.cluster_test):
         self.assertEqual(p.wait(), 0, p.tail())
         if file.endswith(".svg"):
             self.assertTrue(p.out.startswith("<svg"), p.out[:100])
-        self.assertTrue(p.out, command)
+        if "counts.csv" in arguments:
+            with open(self.path("counts.csv"), encoding="utf-8") as f:
+                self.assertEqual(f.read(), "word,count\nand,1\none,2\n")
+        else:
+            self.assertTrue(p.out, command)
         if training:
             training.send(signal.SIGINT)
             training.wait()
