@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::int64_t first_look_ns = 10'000'000, looks_ns = 50'000'000;
 constexpr std::int64_t halt_limit_ns = 50'000'000;
-constexpr std::int64_t keeping_looks_ns = 2'000'000, keeping_limit_ns = 200'000'000;
+constexpr std::int64_t keeping_looks_ns = 2'000'000, keeping_limit_ns = 100'000'000;
 // That sources stand still for a checkpoint, unless those come less often.
 constexpr std::int64_t keeping_longest_ns = 10'000'000'000;
 constexpr std::int64_t elsewhere_longest_ns = 5'000'000'000;
@@ -82,7 +82,7 @@ struct director_state {
   bool is_finishing = false, is_paused = false;  // as groups were told
   bool wants_pause = false;                      // the program, or a tool
   // Of the checkpoint that is being made: sources stand still meanwhile.
-  bool is_keeping = false, is_suspending = false;
+  bool is_keeping = false, is_suspending = false, is_hold_lifted = false;
   std::int64_t keep_due_ns = never_ns, kept_since_ns = 0, moved_ns = 0, tries_ns = 0;
   std::int64_t try_wait_ns = 0, tells_trouble_ns = 0;
   std::uint64_t done_at_look = 0;
@@ -144,7 +144,7 @@ struct director_state {
       tell(self->context(), groups[i],
            flow_begin{std::make_shared<flow_group>(std::move(cut[i])), routes});
       if (is_finishing) tell(self->context(), groups[i], flow_finish{});
-      if (is_paused) tell(self->context(), groups[i], flow_pause{true, is_keeping});
+      if (is_paused) tell(self->context(), groups[i], flow_pause{true, holds()});
     }
     if (setup.gate) tell(nullptr, setup.gate, flow_begin{nullptr, routes, caf::actor(self)});
     // All have their stages before one of them runs, and sends items to the others.
@@ -200,7 +200,7 @@ struct director_state {
       last_under_way = fmt::format("{} is in a call that takes long", s.name);
       waits_for_source = waits_for_source || s.is_source;
     }
-    return waits_for_source ||
+    return (waits_for_source && !is_suspending) ||
            at - halted_ns >
                calls_longest * std::max(keeping_longest_ns, setup.checkpoints->every_ns);
   }
@@ -244,6 +244,7 @@ struct director_state {
       tries_ns = 0;
       try_wait_ns = 2 * keeping_looks_ns;
       last_under_way.clear();
+      is_hold_lifted = false;
       done_at_look = 0;
       tell_pause();
     }
@@ -259,6 +260,11 @@ struct director_state {
     // Sources have stood still in vain: something waits for what they have not made, or goes round
     // for ever.
     const auto longest = calls_longest * std::max(keeping_longest_ns, setup.checkpoints->every_ns);
+    // Whoever is held back may be who others need: then all is to go its way.
+    if (at - moved_ns > keeping_limit_ns && !std::exchange(is_hold_lifted, true)) {
+      moved_ns = at;
+      tell_pause();
+    }
     if (at - moved_ns > keeping_limit_ns || at - kept_since_ns > longest) {
       if (is_suspending && ++vain_suspensions >= vain_suspensions_max)
         return end(
@@ -340,9 +346,10 @@ struct director_state {
     forget_loads(at);
     return false;
   }
+  bool holds() const { return is_keeping && !is_hold_lifted; }
   void tell_pause() {
     is_paused = wants_pause || is_keeping;
-    if (now == phase::runs || now == phase::halts) tell_all(flow_pause{is_paused, is_keeping});
+    if (now == phase::runs || now == phase::halts) tell_all(flow_pause{is_paused, holds()});
   }
   // While everybody stands still they are told with the new placement.
   void see_wishes() {

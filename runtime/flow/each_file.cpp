@@ -85,6 +85,10 @@ source_state each_file::produce(stage_output& out) {
   if (!has_looked_) {
     has_looked_ = true;
     auto found = matching(pattern_, follows_out_);
+    // Of a checkpoint: all that there were had been read, and have gone since.
+    const bool is_done = !goes_on_at_.empty() && !goes_on_inside_;
+    if (is_done && (found ? found->empty() : found.error().code() == error_code::not_found))
+      return source_state::over;
     if (!found) return give_up(std::move(found.error()), out);
     if (found->empty())
       return give_up(error(error_code::not_found, fmt::format("{}: no such file", pattern_)), out);

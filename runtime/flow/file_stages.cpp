@@ -492,19 +492,22 @@ result<void> file_being_made::failed(const std::string& why) {
   return *failed_;
 }
 
+// The name of a file. A folder that may not be read cannot be synced.
+static result<void> sync_name(const std::string& path) {
+  const auto folder = fs::path(path).parent_path();
+  auto ok = make_host_disk()->sync_folder(folder.empty() ? "." : folder.string());
+  if (!ok && ok.error().code() == error_code::failed) return ok;
+  return {};
+}
+
 result<void> file_being_made::keep(mark& m) {
   if (failed_) return *failed_;
   if (fd_ < 0 && buffer_.empty()) return {};
   if (auto ok = flush(); !ok) return ok;
   if (::fdatasync(fd_) != 0)
     return failed(fmt::format("{}.tmp: cannot be written: {}", path_, std::strerror(errno)));
-  if (m.bytes == 0) {
-    // Its name, once. A folder that may not be read cannot be synced.
-    const auto folder = fs::path(path_).parent_path();
-    if (auto ok = make_host_disk()->sync_folder(folder.empty() ? "." : folder.string());
-        !ok && ok.error().code() == error_code::failed)
-      return ok;
-  }
+  if (m.bytes == 0)
+    if (auto ok = sync_name(path_); !ok) return ok;
   m.bytes = content_->bytes;
   m.hash = content_->hash();
   return {};
@@ -559,7 +562,7 @@ result<void> file_being_made::finish() {
                     fmt::format("{}: cannot be written: {}", path_, std::strerror(errno)));
     return *failed_;
   }
-  return {};
+  return sync_name(path_);
 }
 
 stage_options named_writer(flow_graph& g, const stage_options& o, const char* kind,

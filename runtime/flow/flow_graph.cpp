@@ -211,11 +211,17 @@ void flow_graph::size_edges() {
     auto& e = *each;
     e.bytes_max = part;
     if (stages_[e.from].kind == "drop_oldest") e.items_max = 1;
-    // Behind a batch of as many as wait, as far as each becomes one: nothing else would wait before
-    // the batch. A join has one for as long as its partner is being made.
-    if (is_narrow[e.from]) {
-      e.items_max = stages_[e.to].is_join ? 2 : 1;
-      is_narrow[e.to] = stages_[e.to].rate == stage_rate{} && !stages_[e.to].is_join;
+    // Behind a batch of as many as wait nothing else gathers, as far as each becomes one: it would
+    // wait there in batches of one. But nobody is to wait for the others of his kind: replicas have
+    // some room behind them, and branches that meet again as much as ever.
+    if (is_narrow[e.from] && e.from_port != stages_[e.from].dead_output) {
+      const auto& to = stages_[e.to];
+      const bool is_one_of_one = to.rate == stage_rate{};
+      if (to.kind == "gather")
+        e.items_max = 4;
+      else if (!to.is_join && (is_one_of_one || stages_[e.from].kind != "deal"))
+        e.items_max = 1;
+      is_narrow[e.to] = is_narrow[e.to] || (is_one_of_one && !to.is_join);
     }
     if (e.loop != no_port) {
       // One firing may put several: what is under way is what bounds them.

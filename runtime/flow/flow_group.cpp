@@ -33,6 +33,7 @@ constexpr std::int64_t look_at_once_ns = 100'000;  // of a call: the clock is lo
 constexpr double light_ns = 5'000;                 // one call of 64 is measured
 constexpr std::uint32_t looks_max = 64;            // firings between two looks at the clock
 constexpr std::uint32_t goes_before_a_look = 256;
+constexpr std::int64_t last_waits_ns = 2'000'000;  // whoever has its turn last, for the others
 constexpr std::size_t state_bytes_max = std::size_t{1} << 30;  // that a replica is made again with
 constexpr double ahead_ns = 100'000;  // of work that a replica in another thread has waiting
 constexpr long long ahead_max = 16;   // items of it
@@ -808,7 +809,7 @@ flow_group::last_turn flow_group::turn_of_last() {
   for (const auto i : last_) {
     auto* s = slots_[i].get();
     if (s == nullptr || s->is_over || s->full_outputs > 0 || s->has_more ||
-        s->deadline_ns == never_ns)
+        s->deadline_ns == never_ns || is_held_back(*s))
       continue;
     turn = last_turn::after_messages;
     if (!last_are_next_) break;
@@ -854,6 +855,16 @@ flow_group::state flow_group::run(const std::function<std::int64_t()>& now_ns,
     if (now - looked_ns > 100'000) look_every_ = std::max(1U, look_every_ / 2);
     looked_ns = now;
     ticks_ = static_cast<std::uint32_t>(now / coarse_tick_ns);
+    // Others may have something to do for ever: what has stood long enough leaves, too.
+    for (const auto i : last_) {
+      auto* one = slots_[i].get();
+      if (one == nullptr || one->is_over || one->full_outputs > 0 || one->deadline_ns == never_ns)
+        continue;
+      if (one->deadline_ns == 0) one->deadline_ns = now;
+      if (now - one->deadline_ns < last_waits_ns) continue;
+      one->has_turn = true;
+      mark(*one);
+    }
     flush();
     if (now < until_ns) continue;
     state = state::more;
@@ -875,7 +886,7 @@ std::int64_t flow_group::wakes_at() const noexcept {
     // One without room is called when there is some.
     if (const auto* s = slots_[i].get(); s != nullptr && !s->is_over &&
                                          (s->full_outputs == 0 || s->info->looks_for_room) &&
-                                         !(is_paused_ && s->is_source))
+                                         !(is_paused_ && s->is_source) && !is_held_back(*s))
       at = std::min(at, s->deadline_ns);
   return at;
 }

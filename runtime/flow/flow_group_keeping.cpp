@@ -31,9 +31,6 @@ std::string flow_group::under_way() const {
     if (s->has_more || s->is_busy || s->is_closing || s->ticket_is_open ||
         s->replacement != nullptr)
       return fmt::format("{} has not put all that it makes of an item", s->info->name);
-    if (s->change != nullptr && s->change->trial > 0 &&
-        s->change->judged.load() == stage_change::verdict::none)
-      return fmt::format("{} has a new function on trial", s->info->name);
     if (s->what->has_under_way())
       return fmt::format("{} has items that are not done", s->info->name);
   }

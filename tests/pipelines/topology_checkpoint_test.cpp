@@ -9,6 +9,7 @@
 #include "troupe/runtime/flow/drain.hpp"
 #include "troupe/runtime/flow/file_stages.hpp"
 #include "troupe/runtime/flow/flow.hpp"
+#include "troupe/runtime/flow/function_id.hpp"
 #include "troupe/runtime/flow/resource.hpp"
 #include "troupe/runtime/flow/sample_stages.hpp"
 
@@ -391,6 +392,30 @@ BOOST_AUTO_TEST_CASE(a_file_that_is_gone_is_skipped_and_the_others_follow) {
   BOOST_TEST(totals.of("end").items_in == 180U);  // of the two others
 }
 
+BOOST_AUTO_TEST_CASE(files_that_were_read_may_be_gone) {
+  temporary_folder in;
+  for (const bool was_inside : {false, true}) {
+    flow_graph g;
+    for_each(read_lines(g, in.path() + "/*.txt"), [](const std::string&) {});
+    BOOST_TEST_REQUIRE(bool(g.check()));
+    flow_group whole(std::shared_ptr<const flow_graph>(std::shared_ptr<const void>(), &g));
+    auto c = std::move(*whole.keep());
+    // As after three lines of a.txt.
+    c.stages[0].state = saved_by([&](byte_writer& w) {
+      w.text(in.file("a.txt"));
+      w.number(was_inside);
+      w.number(std::uint64_t{3});
+    });
+    BOOST_TEST_REQUIRE(bool(whole.go_on_from(c)));
+    std::int64_t now = 0;
+    const std::function<std::int64_t()> clock = [&] { return now += 1000; };
+    while (whole.run(clock, never_ns, nullptr) == flow_group::state::more) {
+    }
+    BOOST_TEST(whole.is_over() == !was_inside);
+    BOOST_TEST(whole.failure().has_value() == was_inside);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(two_programs_do_not_keep_one_topology) {
   temporary_folder kept;
   const auto d = make_host_disk();
@@ -552,6 +577,48 @@ BOOST_AUTO_TEST_CASE(what_holds_a_checkpoint_up_begins_nothing_more) {
     });
     BOOST_TEST_REQUIRE(bool(done), (done ? "" : done.error().text()));
     BOOST_TEST(t.was_suspended());
+  }
+}
+
+// Whoever is held back for a checkpoint may be who others need: the hold is lifted then.
+BOOST_AUTO_TEST_CASE(a_hold_that_stops_everything_is_lifted) {
+  struct opaque {
+    int x = 0;
+  };
+  const auto pause = [](const opaque&) {
+    std::this_thread::sleep_for(std::chrono::microseconds(300));
+  };
+  const auto many = [](int x) -> generator<int> {
+    for (int i = 0; i < 50; ++i) co_yield x;
+  };
+  const std::vector<std::function<void(flow_graph&)>> shapes{
+      // Ends that are replicas, in order, of items that cannot be written.
+      [&](flow_graph& g) {
+        for_each(map(source(g, counts_up{30'000}), [](int x) { return opaque{x}; }), pause,
+                 {.replicas = 2, .blocks = true});
+      },
+      // The newest item, for who is held.
+      [&](flow_graph& g) {
+        const auto newest = latest(map(source(g, counts_up{20'000}), [](int x) {
+          std::this_thread::sleep_for(std::chrono::microseconds(100));
+          return x;
+        }));
+        for_each(map(map(newest, many, {.blocks = true}), [](int x) { return opaque{x}; }), pause,
+                 {.blocks = true});
+      }};
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    temporary_folder kept;
+    topology_options options;
+    options.threads = 2;
+    options.is_quiet = true;
+    options.checkpoint = {kept.path(), 1'000'000, true};
+    topology t(options);
+    shapes[i](t);
+    const auto done = t.run_to_end([&](const topology&) {
+      if (fs::exists(kept.file("topology.checkpoint"))) t.suspend();
+    });
+    BOOST_TEST(bool(done), i << ": " << (done ? "" : done.error().text()));
+    BOOST_TEST(t.was_suspended(), i);
   }
 }
 
