@@ -20,8 +20,9 @@
 // With `checkpoint` it is kept in a file, every so often, and a program that is begun again with
 // `resume` goes on from there: files that it writes have each item once, whenever it was killed
 // (topology_checkpoint.hpp). Sources need a position, and what functions learn is their member
-// `state`; where that is not so, it is told before anything runs. Sources stand still for a
-// checkpoint until what is under way has gone its way. The file goes when the topology is done.
+// `state`; where that is not so, it is told before anything runs. All stand still for
+// a checkpoint, between two calls; items that cannot be written have gone their way before. The
+// file goes when the topology is done.
 //
 // Threading: described and run by one thread; stop() from any, a handler of signals too.
 // Ownership: it owns its stages, threads and actors; flows are names of what it owns, and it stays

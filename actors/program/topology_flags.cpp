@@ -27,7 +27,7 @@ void topology_flags::add_topology_flags(CLI::App& app) {
                  "Keep in this folder how far it is, so that a program that is begun again with "
                  "--resume goes on from there");
   app.add_option("--checkpoint-every", checkpoint_every_,
-                 "How often (10s): sources stand still until what is under way is done")
+                 "How often (10s): all stand still for it, as long as the longest call under way")
       ->capture_default_str();
   app.add_flag("--resume", topology.checkpoint.resume,
                "Go on with the checkpoint of a topology of this name in that folder, if there is "

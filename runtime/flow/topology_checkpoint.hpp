@@ -8,8 +8,8 @@
 //   FOLDER/NAME.checkpoint   the newest one; whole or not there
 //   FOLDER/NAME.lock         held by the program that runs the topology
 //
-// TCK-1  read_checkpoint(bytes_of(c)) is c. Of any other bytes it is an error of one line; one
-//        changed bit is noticed.
+// TCK-1  read_checkpoint(checkpoint_bytes(c)) is c. Of any other bytes it is an error of one line;
+//        one changed bit is noticed.
 // TCK-2  A topology that goes on from a checkpoint makes what it would have made after it: its
 //        committing ends have each item once: files that they write. Other functions that do
 //        something outside, such as for_each, may see the items since the checkpoint twice, and

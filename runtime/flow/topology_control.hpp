@@ -20,7 +20,7 @@ namespace troupe {
 
 struct topology_wishes {
   // 1: sources end, and what is under way goes on to its end; 2: everything ends at once; 4: the
-  // same, and nobody is told of a failure.
+  // same, and nobody is told of a failure; 8: it ends with a checkpoint, to be resumed.
   std::atomic<std::uint32_t> stop{0};
   std::atomic<bool> pause{false};
   std::atomic<bool> has_begun{false};  // somebody looks at these
