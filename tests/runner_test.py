@@ -186,6 +186,7 @@ for i in range(1100):
     os.mkdir("d")
     os.chdir("d")'""")
         self.plant("unit.planted.zeros", r"printf 'a\000b\377c\033d'; exit 1")
+        self.plant("unit.planted.says", "printf 'hello\\n\\033[1m/x/a_test.cpp(7): error: in \"s/c\": check 1 == 2 has failed\\033[0m\\n'; exit 201")
         self.plant("unit.planted.floods", f"yes {self.seconds}")
         self.plant("unit.planted.silent", "exit 77")
         self.plant("unit.planted.homeless", "rm -rf ${TMPDIR%/t}")
@@ -198,7 +199,9 @@ for i in range(1100):
                           ("silent", "is skipped without a word why"),
                           ("homeless", "its parent ended without a word")):
             self.assertRegex(said, rf"(?m)^FAILED release unit\.planted\.{name}: .*{why}")
-        self.assertRegex(said, r"(?m)^2 passed, 7 failed, 0 skipped$")
+        self.assertRegex(said, r"(?m)^FAILED release unit\.planted\.says: ended with 201\n    "
+                         r'/x/a_test\.cpp\(7\): error: in "s/c": check 1 == 2 has failed$')
+        self.assertRegex(said, r"(?m)^2 passed, 8 failed, 0 skipped$")
         self.assertNotIn("\0", said)
         self.assertNotIn("\033", said)
         self.assertIn(r"a\x00b", said)

@@ -248,6 +248,7 @@ class session:
         self.running.remove(r)
         self.over.append(r)
         r.counts_kept = r.counts()
+        r.complaints_kept = r.complaints() if r.result == "failed" else []
         if r.result != "skipped":
             self.times[r.suite.preset].note(r.suite.name, r.seconds)
         count = f"[{len(self.over)}/{len(self.over) + len(self.running) + len(self.pending)}]"
@@ -338,7 +339,7 @@ class session:
         not_run += [f"{s}: not run" for s in (self.pending if self.is_out_of_time else [])]
         left = self.left_behind()
         for r in failed:
-            lines.append(f"FAILED {r.suite}: {'; '.join(r.why)}")
+            lines += [f"FAILED {r.suite}: {'; '.join(r.why)}"] + [f"    {line}" for line in r.complaints_kept]
         is_clean = not left or self.are_others_there
         lines += [f"{'FAILED' if not is_clean else 'left by these tests or by others that ran on this machine'}: {text}" for text in left]
         lines += [f"FAILED {n}" for n in not_run[:40]] + ([f"... and {len(not_run) - 40} more"] if len(not_run) > 40 else [])

@@ -240,8 +240,18 @@ class run:
         assertions = re.findall(r"(\d+) assertions? out of (\d+) passed", text)
         return int(cases.group(1)) if cases else 1, sum(int(b) for _, b in assertions)
 
+    def complaints(self, most=6):
+        """The first lines that say what is wrong: the end of a long run's record is often all that is kept."""
+        plain = re.sub(r"\\x1b\[[0-9;]*m", "", self.output())
+        lines = list(dict.fromkeys(line.strip() for line in plain.splitlines() if COMPLAINT.search(line)))
+        return [line[:300] for line in lines[:most]] + ([f"... and {len(lines) - most} more lines"] if len(lines) > most else [])
+
     def forget(self):
         remove(self.home)
+
+
+# Boost.Test, unittest, the sanitizers, an assertion of C.
+COMPLAINT = re.compile(r"\berror: in |\bfatal error\b|^(FAIL|ERROR): |^\w*(Error|Exception)\b|Sanitizer: |runtime error: |Assertion .* failed|^ +Failure occurred")
 
 
 def size_of(file):
