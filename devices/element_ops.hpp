@@ -65,9 +65,19 @@ struct maximum_op {  // equal elements: a; a NaN on either side: NaN
 struct minimum_op {
   TROUPE_DEVICE static auto apply(auto a, auto b) { return a <= b || a != a ? a : b; }
 };
+// Denormal numbers are zeros on threads of kernels. Functions of C libraries that look at the bits
+// of one, and compute with it, make neither its result nor that of zero.
+TROUPE_DEVICE inline double without_denormal(double x) {
+  const auto bits = std::bit_cast<std::uint64_t>(x);
+  constexpr std::uint64_t sign = std::uint64_t{1} << 63U, least_normal = std::uint64_t{1} << 52U;
+  return (bits & ~sign) < least_normal ? std::bit_cast<double>(bits & sign) : x;
+}
+
 struct pow_op {
   TROUPE_DEVICE static float apply(float a, float b) { return vector_math::pow(a, b); }
-  TROUPE_DEVICE static double apply(double a, double b) { return std::pow(a, b); }
+  TROUPE_DEVICE static double apply(double a, double b) {
+    return std::pow(without_denormal(a), without_denormal(b));
+  }
 };
 struct neg_op {
   template <class T>
@@ -105,6 +115,11 @@ struct reciprocal_op {
     return T{1} / x;
   }
 };
+// What is left of a / b: with the sign of a, less than b, and exact, however large the quotient is.
+// NaN where a is infinite or b is 0.
+struct fmod_op {
+  TROUPE_DEVICE static auto apply(auto a, auto b) { return std::fmod(a, b); }
+};
 struct fused_multiply_add_op {  // a b + c, rounded once
   TROUPE_DEVICE static auto apply(auto a, auto b, auto c) { return std::fma(a, b, c); }
 };
@@ -117,7 +132,7 @@ struct exp_op {
 };
 struct log_op {
   TROUPE_DEVICE static float apply(float x) { return vector_math::log_of_any(x); }
-  TROUPE_DEVICE static double apply(double x) { return std::log(x); }
+  TROUPE_DEVICE static double apply(double x) { return std::log(without_denormal(x)); }
 };
 struct sqrt_op {
   TROUPE_DEVICE static auto apply(auto x) { return std::sqrt(x); }
@@ -132,13 +147,65 @@ struct erf_op {
   TROUPE_DEVICE static float apply(float x) { return vector_math::erf(x); }
   TROUPE_DEVICE static double apply(double x) { return std::erf(x); }
 };
+// An op may tell loops of the host that are to be vectorised of which numbers apply_near() makes
+// the bits of apply(): without branches.
 struct sin_op {
   TROUPE_DEVICE static float apply(float x) { return vector_math::sin(x); }
   TROUPE_DEVICE static double apply(double x) { return std::sin(x); }
+  TROUPE_DEVICE static bool is_near(float x) { return vector_math::has_near_quarter(x); }
+  TROUPE_DEVICE static float apply_near(float x) { return vector_math::sin_near(x); }
 };
 struct cos_op {
   TROUPE_DEVICE static float apply(float x) { return vector_math::cos(x); }
   TROUPE_DEVICE static double apply(double x) { return std::cos(x); }
+  TROUPE_DEVICE static bool is_near(float x) { return vector_math::has_near_quarter(x); }
+  TROUPE_DEVICE static float apply_near(float x) { return vector_math::cos_near(x); }
+};
+struct tan_op {
+  TROUPE_DEVICE static float apply(float x) { return vector_math::tan(x); }
+  TROUPE_DEVICE static double apply(double x) { return std::tan(x); }
+  TROUPE_DEVICE static bool is_near(float x) { return vector_math::has_near_quarter(x); }
+  TROUPE_DEVICE static float apply_near(float x) { return vector_math::tan_near(x); }
+};
+struct expm1_op {
+  TROUPE_DEVICE static float apply(float x) { return vector_math::expm1(x); }
+  TROUPE_DEVICE static double apply(double x) { return std::expm1(x); }
+};
+struct log1p_op {
+  TROUPE_DEVICE static float apply(float x) { return vector_math::log1p(x); }
+  TROUPE_DEVICE static double apply(double x) { return std::log1p(x); }
+};
+struct asin_op {
+  TROUPE_DEVICE static float apply(float x) { return vector_math::asin(x); }
+  TROUPE_DEVICE static double apply(double x) { return std::asin(x); }
+};
+struct acos_op {
+  TROUPE_DEVICE static float apply(float x) { return vector_math::acos(x); }
+  TROUPE_DEVICE static double apply(double x) { return std::acos(x); }
+};
+struct atan_op {
+  TROUPE_DEVICE static float apply(float x) { return vector_math::atan(x); }
+  TROUPE_DEVICE static double apply(double x) { return std::atan(x); }
+};
+struct sinh_op {
+  TROUPE_DEVICE static float apply(float x) { return vector_math::sinh(x); }
+  TROUPE_DEVICE static double apply(double x) { return std::sinh(x); }
+};
+struct cosh_op {
+  TROUPE_DEVICE static float apply(float x) { return vector_math::cosh(x); }
+  TROUPE_DEVICE static double apply(double x) { return std::cosh(x); }
+};
+struct asinh_op {
+  TROUPE_DEVICE static float apply(float x) { return vector_math::asinh(x); }
+  TROUPE_DEVICE static double apply(double x) { return std::asinh(x); }
+};
+struct acosh_op {
+  TROUPE_DEVICE static float apply(float x) { return vector_math::acosh(x); }
+  TROUPE_DEVICE static double apply(double x) { return std::acosh(x); }
+};
+struct atanh_op {
+  TROUPE_DEVICE static float apply(float x) { return vector_math::atanh(x); }
+  TROUPE_DEVICE static double apply(double x) { return std::atanh(x); }
 };
 struct floor_op {
   TROUPE_DEVICE static auto apply(auto x) { return std::floor(x); }
@@ -172,10 +239,28 @@ struct softplus_op {
     return (x > 0 || x != x ? x : 0) + std::log1p(std::exp(-std::abs(x)));
   }
 };
+// The normal distribution function and its density in f64, within 4 ulp for |x| <= 37.5, beyond
+// those of 37.5. erfc(-x / sqrt(2)) / 2, whose argument's rounding is mended by its slope, as that
+// of x^2 is.
+struct wide_normal {
+  double cdf, bell;
+};
+TROUPE_DEVICE inline wide_normal wide_normal_of(double x) {
+  constexpr double c = 0x1.6a09e667f3bcdp-1, c_low = -4.833646656726457e-17;  // sqrt(1/2)
+  const double in = x < -37.5 ? -37.5 : x > 37.5 ? 37.5 : x;
+  const double a = -in * c;
+  const double a_low = vector_math::fused(-in, c, -a) - in * c_low;
+  const double far = std::erfc(a);
+  const double slope = 1.12837916709551257390 * (std::exp(-a * a) / far);
+  const double square = in * in, square_low = vector_math::fused(in, in, -square);
+  const double bell = std::exp(-0.5 * square) * (1.0 - 0.5 * square_low);
+  return {0.5 * (far * (1.0 - slope * a_low)), 0.39894228040143267794 * bell};
+}
+
 struct gelu_op {  // x Phi(x)
-  TROUPE_DEVICE static float apply(float x) { return x * vector_math::normal_cdf(x); }
+  TROUPE_DEVICE static float apply(float x) { return vector_math::gelu(x); }
   TROUPE_DEVICE static double apply(double x) {
-    return 0.5 * x * std::erfc(-x * 0.70710678118654752440);
+    return x < -37.5 ? -0.0 : x * wide_normal_of(x).cdf;
   }
 };
 struct gelu_grad_op {  // dy (Phi(x) + x phi(x))
@@ -185,16 +270,22 @@ struct gelu_grad_op {  // dy (Phi(x) + x phi(x))
     return dy * (at.cdf + near * (at.bell * 0.39894228F));
   }
   TROUPE_DEVICE static double apply(double dy, double x) {
-    return dy * (0.5 * std::erfc(-x * 0.70710678118654752440) +
-                 (std::abs(x) < 40 ? x * std::exp(-0.5 * x * x) * 0.39894228040143267794 : 0));
+    const auto at = wide_normal_of(x);
+    const double slope = at.cdf + (x <= 37.5 ? x * at.bell : 0.0);
+    return dy * (x < -37.5 ? 0.0 : slope);
   }
 };
 struct gelu_tanh_op {
   TROUPE_DEVICE static float apply(float x) {
-    return 0.5F * x * (1.0F + vector_math::tanh(0.79788456F * (x + 0.044715F * x * x * x)));
+    constexpr vector_math::gelu_tanh_parts<float> c{
+        0x1.988454p+0F, -4.5340681e-8F, 0x1.2444f2p-4F, 2.3988324e-9F, -0x1.fffffep127F, 16.0F};
+    return vector_math::gelu_tanh<exp_op>(x, c);
   }
   TROUPE_DEVICE static double apply(double x) {
-    return 0.5 * x * (1 + std::tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
+    constexpr vector_math::gelu_tanh_parts<double> c{
+        0x1.9884533d43651p+0,   -9.96930880911092e-17,   0x1.2444f2a4d8b4bp-4,
+        -6.175149918155315e-19, -0x1.fffffffffffffp1023, 32.0};
+    return vector_math::gelu_tanh<exp_op>(x, c);
   }
 };
 struct clip_op {  // max(low, min(x, high)), so that high wins over x and low over both; a NaN stays
@@ -290,6 +381,18 @@ TROUPE_DEVICE To saturated(From x) {
   }
 }
 
+// To f32 so that what is rounded after it rounds as from f64: cut off, and what was lost is kept in
+// the last bit (S. Boldo, G. Melquiond: Emulation of a FMA and correctly rounded sums, 2008).
+TROUPE_DEVICE inline float cut_to_f32(float x) { return x; }
+TROUPE_DEVICE inline float cut_to_f32(double x) {
+  const auto near = static_cast<float>(x);
+  const auto back = static_cast<double>(near);
+  if (back == x || x != x) return near;
+  const bool is_above = x < 0 ? back < x : back > x;
+  return std::bit_cast<float>((std::bit_cast<std::uint32_t>(near) - (is_above ? 1U : 0U)) | 1U);
+}
+TROUPE_DEVICE float cut_to_f32(auto x) { return cut_to_f32(static_cast<double>(x)); }
+
 template <class To>
 struct cast_op {
   TROUPE_DEVICE static To apply(auto from) {
@@ -297,9 +400,9 @@ struct cast_op {
     if constexpr (std::is_same_v<To, boolean>)
       return boolean(x != decltype(x){});
     else if constexpr (std::is_same_v<To, f16>)
-      return to_f16(static_cast<float>(x));
+      return to_f16(cut_to_f32(x));
     else if constexpr (std::is_same_v<To, bf16>)
-      return to_bf16(static_cast<float>(x));
+      return to_bf16(cut_to_f32(x));
     else if constexpr (std::is_integral_v<To>)
       return saturated<To>(x);
     else

@@ -43,7 +43,7 @@ void normal_init(std::span<float> out, std::uint64_t seed, std::string_view vari
     const float length =
         std::sqrt(-2.0F * vector_math::log(static_cast<float>((bits >> 40U) + 1) * 0x1p-24F));
     const float angle = 6.28318531F * (static_cast<float>(bits >> 16U & 0xffffffU) * 0x1p-24F);
-    out[i] = length * vector_math::cos(angle) * scale;
+    out[i] = length * vector_math::cos_near(angle) * scale;
   }
 }
 

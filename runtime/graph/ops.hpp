@@ -80,6 +80,8 @@ value maximum(value a, value b, source_location where = source_location::current
 value minimum(value a, value b, source_location where = source_location::current());
 // a^b, as C's pow.
 value pow(value a, value b, source_location where = source_location::current());
+// What is left of a / b, with the sign of a: exact, as C's fmod. NaN where b is 0.
+value fmod(value a, value b, source_location where = source_location::current());
 // Whole numbers, too.
 value neg(value x, source_location where = source_location::current());
 // Whole numbers, too.
@@ -102,6 +104,19 @@ value rsqrt(value x, source_location where = source_location::current());
 value erf(value x, source_location where = source_location::current());
 value sin(value x, source_location where = source_location::current());
 value cos(value x, source_location where = source_location::current());
+value tan(value x, source_location where = source_location::current());
+// e^x - 1 and ln(1 + x), which keep their digits where x is small.
+value expm1(value x, source_location where = source_location::current());
+value log1p(value x, source_location where = source_location::current());
+// NaN beyond -1 to 1.
+value asin(value x, source_location where = source_location::current());
+value acos(value x, source_location where = source_location::current());
+value atan(value x, source_location where = source_location::current());
+value sinh(value x, source_location where = source_location::current());
+value cosh(value x, source_location where = source_location::current());
+value asinh(value x, source_location where = source_location::current());
+value acosh(value x, source_location where = source_location::current());  // NaN below 1
+value atanh(value x, source_location where = source_location::current());  // NaN beyond -1 to 1
 value floor(value x, source_location where = source_location::current());
 value ceil(value x, source_location where = source_location::current());
 value round(value x, source_location where = source_location::current());  // halves to even

@@ -2,6 +2,7 @@
 // Cases of every op that has a CUDA kernel, with odd shapes: tests/cuda_kernels/ runs them on the
 // host, tests/gpu/ on a device; both compare with the host's kernels.
 
+#include "tests/support/operand_range.hpp"
 #include "troupe/devices/cuda/fused_source.hpp"
 #include "troupe/devices/half.hpp"
 #include "troupe/devices/host/host_device.hpp"
@@ -328,10 +329,10 @@ inline std::vector<op_case> element_cases() {
       for (const auto& last : {shape{7, 13}, shape{13}, shape{}}) {
         op_case c;
         c.op = op;
+        const auto range = operands::range_of(op, 3);
         for (std::size_t i = 0; i + 1 < types.size(); ++i)
-          c.inputs.push_back(
-              numbers(types[i], i == 0 ? shape{7, 13} : last, static_cast<unsigned>(i + 1),
-                      op == "log" || op == "sqrt" || op == "rsqrt" || op == "pow" ? 0.1 : -3, 3));
+          c.inputs.push_back(numbers(types[i], i == 0 ? shape{7, 13} : last,
+                                     static_cast<unsigned>(i + 1), range.low, range.high));
         c.outputs = {{types.back(), {7, 13}}};
         // f64 functions are a library's, which differs by a few units of the last place; f32 ones
         // are the host's.

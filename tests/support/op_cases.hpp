@@ -2,6 +2,7 @@
 // Operands and attributes for every op of the table, drawn from a seed: what tests of kernels, of
 // gradients and of whole graphs share.
 
+#include "tests/support/operand_range.hpp"
 #include "tests/support/reference.hpp"
 #include "tests/support/reference_tensor.hpp"
 #include "troupe/devices/half.hpp"
@@ -89,8 +90,6 @@ class drawer {
  private:
   std::mt19937_64 bits_;
 };
-
-inline const std::set<std::string> positive{"log", "sqrt", "rsqrt", "pow", "reciprocal"};
 
 inline std::vector<std::int64_t> sizes_of(const shape& s) {
   return {s.sizes().begin(), s.sizes().end()};
@@ -215,8 +214,9 @@ inline std::optional<drawn_case> draw(drawer& d, const std::string& type, const 
   } else if (row.is_elementwise) {
     const auto s = d.sizes();
     const auto whole_one = d.below(row.inputs);
+    const auto range = operands::range_of(type);
     for (std::uint32_t k = 0; k < row.inputs; ++k)
-      add(d.values(t, k == whole_one ? s : d.smaller(s), positive.contains(type) ? 0.1 : -4, 4));
+      add(d.values(t, k == whole_one ? s : d.smaller(s), range.low, range.high));
   } else if (type.starts_with("reduce_") || type == "element_count") {
     const auto s = d.sizes();
     add(d.values(t, s, type == "reduce_prod" ? 0.8 : -4, type == "reduce_prod" ? 1.2 : 4));
@@ -389,6 +389,7 @@ inline double allowed(const std::string& type) {
                                                     {"scatter_add", 4},
                                                     {"put_last", 4},
                                                     {"sin", 1.5},
+                                                    {"tan", 0.51},
                                                     {"cos", 1.5},
                                                     {"softplus", 3},
                                                     {"matmul", 64},
@@ -408,6 +409,18 @@ inline double allowed(const std::string& type) {
                                                     {"reduce_prod", 40},
                                                     {"attention", 16},
                                                     {"attention_grad", 32}};
+  const auto at = limits.find(type);
+  return at != limits.end() ? at->second : 0.5;
+}
+// The same of f64, of element-wise ops, whose functions are mostly those of the C library.
+inline double allowed_in_f64(const std::string& type) {
+  static const std::map<std::string, double> limits{
+      {"exp", 1},        {"log", 1},       {"rsqrt", 1.5},   {"pow", 1},      {"erf", 1},
+      {"sin", 1},        {"cos", 1},       {"tan", 1},       {"expm1", 1},    {"log1p", 1},
+      {"asin", 1},       {"acos", 1},      {"atan", 1},      {"sinh", 2},     {"cosh", 2},
+      {"asinh", 2},      {"acosh", 2},     {"atanh", 2},     {"tanh", 2.5},   {"sigmoid", 2.5},
+      {"gelu", 6},       {"gelu_grad", 7}, {"gelu_tanh", 5}, {"softplus", 2}, {"sigmoid_grad", 2.5},
+      {"tanh_grad", 2.5}};
   const auto at = limits.find(type);
   return at != limits.end() ? at->second : 0.5;
 }

@@ -273,8 +273,8 @@ struct random_numbers {
         for (std::size_t k = 0; k < each; k += 2) {
           const float length = std::sqrt(-2.0F * vector_math::log(numbers[k] + 0x1p-24F));
           const float angle = 6.28318531F * numbers[k + 1];
-          numbers[k] = length * vector_math::cos(angle);
-          numbers[k + 1] = length * vector_math::sin(angle);
+          numbers[k] = length * vector_math::cos_near(angle);
+          numbers[k + 1] = length * vector_math::sin_near(angle);
         }
     } else {
       numbers[0] = unit_of(words[0], words[1]);

@@ -93,6 +93,18 @@ __device__ inline double erfc(double x) { return ::erfc(x); }
 __device__ inline double sin(double x) { return ::sin(x); }
 __device__ inline double cos(double x) { return ::cos(x); }
 __device__ inline double tanh(double x) { return ::tanh(x); }
+__device__ inline float fmod(float a, float b) { return ::fmodf(a, b); }
+__device__ inline double fmod(double a, double b) { return ::fmod(a, b); }
+__device__ inline double tan(double x) { return ::tan(x); }
+__device__ inline double expm1(double x) { return ::expm1(x); }
+__device__ inline double asin(double x) { return ::asin(x); }
+__device__ inline double acos(double x) { return ::acos(x); }
+__device__ inline double atan(double x) { return ::atan(x); }
+__device__ inline double sinh(double x) { return ::sinh(x); }
+__device__ inline double cosh(double x) { return ::cosh(x); }
+__device__ inline double asinh(double x) { return ::asinh(x); }
+__device__ inline double acosh(double x) { return ::acosh(x); }
+__device__ inline double atanh(double x) { return ::atanh(x); }
 }
 )"},
 };

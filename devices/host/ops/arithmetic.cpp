@@ -19,6 +19,7 @@ void add_arithmetic_kernels(kernel_table& table) {
   add_elementwise_row<maximum_op, 2, float, double, i32, i64>(table, "maximum");
   add_elementwise_row<minimum_op, 2, float, double, i32, i64>(table, "minimum");
   add_elementwise_row<pow_op, 2, float, double>(table, "pow");
+  add_elementwise_row<fmod_op, 2, float, double>(table, "fmod");
   add_elementwise_row<neg_op, 1, float, double, i32, i64>(table, "neg");
   add_elementwise_row<abs_op, 1, float, double, i32, i64>(table, "abs");
   add_elementwise_row<sign_op, 1, float, double, i32, i64>(table, "sign");

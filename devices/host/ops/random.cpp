@@ -33,8 +33,8 @@ struct draws<float> {
     for (std::size_t k = 0; k < each; k += 2) {
       const float length = std::sqrt(-2.0F * vector_math::log(unit_of(words[k]) + 0x1p-24F));
       const float angle = 6.28318531F * unit_of(words[k + 1]);
-      out[k] = length * vector_math::cos(angle);
-      out[k + 1] = length * vector_math::sin(angle);
+      out[k] = length * vector_math::cos_near(angle);
+      out[k + 1] = length * vector_math::sin_near(angle);
     }
   }
 };

@@ -57,6 +57,16 @@ gradients pow_gradient(graph& g, const graph_node& n, std::span<const value> dy)
   return {sum_to(da, a, where), sum_to(db, b, where)};
 }
 
+// y = a - q b with a whole q: da = dy, db = -q dy. Where it jumps, neither side is meant.
+gradients fmod_gradient(graph& g, const graph_node& n, std::span<const value> dy) {
+  const auto& where = n.source;
+  const auto &a = n.inputs[0], &b = n.inputs[1];
+  const auto taken = binary("sub", a, value{&g, n.index, 0}, where);
+  const auto times = unary("round", binary("div", taken, b, where), where);
+  return {sum_to(dy[0], a, where),
+          unary("neg", sum_to(binary("mul", dy[0], times, where), b, where), where)};
+}
+
 gradients neg_gradient(graph&, const graph_node& n, std::span<const value> dy) {
   return {unary("neg", dy[0], n.source)};
 }
@@ -93,6 +103,7 @@ void add_arithmetic(op_table& t) {
   add_elementwise(t, "maximum", two, numbers, extreme_gradient("less"));
   add_elementwise(t, "minimum", two, numbers, extreme_gradient("greater"));
   add_elementwise(t, "pow", two, floating, pow_gradient);
+  add_elementwise(t, "fmod", two, floating, fmod_gradient);
   add_elementwise(t, "neg", one, numbers, neg_gradient);
   add_elementwise(t, "abs", one, numbers, abs_gradient);
   add_elementwise(t, "sign", one, numbers, no_gradient);
@@ -114,6 +125,7 @@ value minimum(value a, value b, source_location where) {
   return ops::binary("minimum", a, b, where);
 }
 value pow(value a, value b, source_location where) { return ops::binary("pow", a, b, where); }
+value fmod(value a, value b, source_location where) { return ops::binary("fmod", a, b, where); }
 value neg(value x, source_location where) { return ops::unary("neg", x, where); }
 value abs(value x, source_location where) { return ops::unary("abs", x, where); }
 value sign(value x, source_location where) { return ops::unary("sign", x, where); }

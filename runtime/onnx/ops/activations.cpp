@@ -5,8 +5,6 @@ namespace {
 
 value zero_of(const node& n, value x) { return n.number_like(x, 0); }
 
-value exp_minus_1(const node& n, value x) { return sub(exp(x), n.number_like(x, 1)); }
-
 values relu_rule(node& n) {
   n.ignore({"consumed_inputs"});
   const auto x = n.in(0);
@@ -44,8 +42,8 @@ values selu(node& n) {
 values celu(node& n) {
   const auto x = n.in(0);
   const auto alpha = n.real("alpha", 1);
-  const auto below = mul(exp_minus_1(n, div(minimum(x, zero_of(n, x)), n.number_like(x, alpha))),
-                         n.number_like(x, alpha));
+  const auto below =
+      mul(expm1(div(minimum(x, zero_of(n, x)), n.number_like(x, alpha))), n.number_like(x, alpha));
   return {where(greater(x, zero_of(n, x)), x, below)};
 }
 

@@ -50,8 +50,6 @@ rule folded(value (*f)(value, value)) {
   };
 }
 
-value truncated(value x) { return mul(sign(x), floor(abs(x))); }
-
 // What is left of a / b: with the sign of a, or (is_floor) of b.
 value remainder_of(const node& n, value a, value b, bool is_floor) {
   const auto type = spec(a).type;
@@ -59,14 +57,7 @@ value remainder_of(const node& n, value a, value b, bool is_floor) {
   if (whole.has(type)) {
     rest = sub(a, mul(div(a, b), b));
   } else {
-    // In f64 the quotient of two f32 is cut off exactly. Else it may be one off, which shows in the
-    // rest.
-    const auto x = n.converted(a, dtype::f64), y = n.converted(b, dtype::f64);
-    const auto zero = n.number(0, dtype::f64);
-    rest = fused_multiply_add(neg(truncated(div(x, y))), y, x);
-    rest = where(less(mul(sign(rest), sign(x)), zero), add(rest, mul(sign(x), abs(y))), rest);
-    rest = where(greater_equal(abs(rest), abs(y)), sub(rest, mul(sign(x), abs(y))), rest);
-    rest = n.converted(rest, type);
+    rest = fmod(a, b);
   }
   if (!is_floor) return rest;
   const auto zero = n.number_like(rest, 0);
@@ -116,8 +107,6 @@ values clip_rule(node& n) {
   return {x};
 }
 
-value half(value x) { return constant(*x.owner, 0.5, spec(x).type); }
-
 values mean(node& n) {
   auto y = n.in(0);
   for (std::size_t i = 1; i < n.inputs(); ++i) y = add(y, n.in(i));
@@ -147,9 +136,15 @@ void add_elementwise(rules& r) {
   r["Erf"] = widening(unary([](value x) { return erf(x); }));
   r["Sin"] = widening(unary([](value x) { return sin(x); }));
   r["Cos"] = widening(unary([](value x) { return cos(x); }));
-  r["Tan"] = widening(unary([](value x) { return div(sin(x), cos(x)); }));
-  r["Sinh"] = widening(unary([](value x) { return mul(sub(exp(x), exp(neg(x))), half(x)); }));
-  r["Cosh"] = widening(unary([](value x) { return mul(add(exp(x), exp(neg(x))), half(x)); }));
+  r["Tan"] = widening(unary([](value x) { return tan(x); }));
+  r["Asin"] = widening(unary([](value x) { return asin(x); }));
+  r["Acos"] = widening(unary([](value x) { return acos(x); }));
+  r["Atan"] = widening(unary([](value x) { return atan(x); }));
+  r["Sinh"] = widening(unary([](value x) { return sinh(x); }));
+  r["Cosh"] = widening(unary([](value x) { return cosh(x); }));
+  r["Asinh"] = widening(unary([](value x) { return asinh(x); }));
+  r["Acosh"] = widening(unary([](value x) { return acosh(x); }));
+  r["Atanh"] = widening(unary([](value x) { return atanh(x); }));
   r["Floor"] = widening(unary([](value x) { return floor(x); }));
   r["Ceil"] = widening(unary([](value x) { return ceil(x); }));
   r["Round"] = widening(unary([](value x) { return round(x); }));

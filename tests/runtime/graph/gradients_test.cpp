@@ -222,9 +222,13 @@ std::string table() {
       "  collectives see [collectives.hpp](../collectives.hpp).\n"
       "- **derivatives**: how many, of first and second order, were compared with central differences in\n"
       "  f64, over random shapes with broadcasting.\n"
-      "- **error**: allowed for f32, in units of the last place, against plain loops in f64 over 100 random\n"
-      "  shapes; of sums and products: of their largest terms. 0.5 is correctly rounded; moving elements,\n"
-      "  comparing and counting are exact.\n\n"
+      "- **error**: allowed for f32, for element-wise ops also for f64, in units of the last place (0.5 is\n"
+      "  correctly rounded; moving elements, comparing and counting are exact). Element-wise ops:\n"
+      "  against multiple precision, for numbers of all exponents, infinities and NaN among them\n"
+      "  (`tests/runtime/graph/precision_test.cpp`); all, against plain loops in f64 over 100 random\n"
+      "  shapes; of sums and products: of their largest terms. Denormal numbers are zeros; a result\n"
+      "  below 7.6e-37 (f64: 1.4e-306) may be, too. A sum or product is infinite where what it has\n"
+      "  added up on the way is beyond the type.\n\n"
       "| op | operands | types | gradient | derivatives | error |\n|---|---|---|---|---|---|\n";
   std::size_t first = 0, second = 0;
   const auto ops = make_op_table();
@@ -242,7 +246,9 @@ std::string table() {
                     is_checked ? fmt::format("{} + {}", at->second.first, at->second.second) : "",
                     row.types.has(dtype::f32) && !row.is_forwarding &&
                             !type.starts_with("random_") && type != "dropout_mask"
-                        ? fmt::format("{}", allowed(type))
+                        ? row.is_elementwise && row.types.has(dtype::f64)
+                              ? fmt::format("{}, {}", allowed(type), op_cases::allowed_in_f64(type))
+                              : fmt::format("{}", allowed(type))
                         : "");
   }
   return text + fmt::format("\n{} ops; {} derivatives of first order and {} of second.\n",

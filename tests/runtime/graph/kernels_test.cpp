@@ -45,11 +45,10 @@ double scale_of(const std::string& type, std::span<const reference::array> opera
     return largest * std::sqrt(static_cast<double>(most));
   // Of sums of some hundred products.
   if (type == "matmul" || type.starts_with("conv2d")) return 8 * largest * largest;
-  if (type.starts_with("standardize") || type == "sin" || type == "cos" || type == "log_softmax" ||
-      type == "attention" || type.find("_pool2d") != std::string::npos)
+  if (type.starts_with("standardize") || type == "log_softmax" || type == "attention" ||
+      type.find("_pool2d") != std::string::npos)
     return largest;
   if (type == "softmax_cross_entropy") return largest;
-  if (type == "gelu_tanh") return 1;
   if (type.ends_with("_grad")) return largest;
   return 0;
 }

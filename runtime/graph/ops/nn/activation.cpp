@@ -142,8 +142,8 @@ value softplus(value x, source_location where) { return ops::unary("softplus", x
 value silu(value x, source_location where) { return mul(x, sigmoid(x, where), where); }
 value elu(value x, double alpha, source_location where) {
   const auto zero = ops::number(x, 0, where);
-  const auto below = mul(sub(exp(minimum(x, zero, where), where), ops::number(x, 1, where), where),
-                         ops::number(x, alpha, where), where);
+  const auto below =
+      mul(expm1(minimum(x, zero, where), where), ops::number(x, alpha, where), where);
   return troupe::where(greater(x, zero, where), x, below, where);
 }
 value clip(value x, double low, double high, source_location where) {
