@@ -349,7 +349,8 @@ value tile(value x, std::vector<std::int64_t> times,
 
 // --- indices -------------------------------------------------------------------------------------
 
-// Indices are i32 or i64; negative ones count from the end; one that is outside fails the step.
+// Indices are i32 or i64. One that is negative or beyond the last fails the step, with its position
+// and value: ids come from data, where -1 is a mistake or a "none".
 
 // The axis of x is replaced by the dimensions of the indices.
 value gather(value x, value indices, std::int64_t axis = 0,
@@ -380,6 +381,13 @@ value cumulative_sum(value x, std::int64_t axis = 0, bool exclusive = false, boo
 
 // -log softmax(logits)[label] of each row: logits [.., c], labels i32 or i64 [..] -> [..].
 value cross_entropy(value logits, value labels, source_location where = source_location::current());
+// The same; 0, without a gradient, where the label is `ignored`: padding, for instance.
+// masked_mean() of it and not_equal(labels, ignored) is the mean of the others.
+value cross_entropy(value logits, value labels, std::int64_t ignored,
+                    source_location where = source_location::current());
+// Mean of the elements of x where the mask, bool of its shape, is true: -> []. 0 where none is. In
+// a training by several workers: of this worker's elements.
+value masked_mean(value x, value mask, source_location where = source_location::current());
 // -t log(s) - (1 - t) log(1 - s) of each element, with s = sigmoid(logits).
 value sigmoid_cross_entropy(value logits, value targets,
                             source_location where = source_location::current());

@@ -69,7 +69,7 @@ class drawer {
   }
   reference::array indices(const std::vector<std::int64_t>& sizes, std::int64_t n) {
     return reference::make({coin() ? dtype::i32 : dtype::i64, made(sizes)},
-                           [&](std::size_t) { return static_cast<double>(below(2 * n) - n); });
+                           [&](std::size_t) { return static_cast<double>(below(n)); });
   }
   // Some of the dimensions as ones, or left out in front.
   std::vector<std::int64_t> smaller(std::vector<std::int64_t> s) {

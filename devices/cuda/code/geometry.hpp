@@ -153,7 +153,7 @@ TROUPE_DEVICE inline void report(fault* f, unsigned int op, std::int64_t at, std
 #endif
 }
 
-// An index below n, negative ones from the end; -1: outside, and reported.
+// An index below n; -1: outside, and reported.
 struct checked_index {
   fault* faults = nullptr;
   unsigned int op = 0;
@@ -161,11 +161,9 @@ struct checked_index {
   TROUPE_DEVICE std::int64_t operator()(const Index* indices, std::int64_t i,
                                         std::int64_t n) const {
     const auto x = static_cast<std::int64_t>(indices[i]);
-    if (x < -n || x >= n) {
-      report(faults, op, i, x, -n, n - 1);
-      return -1;
-    }
-    return x < 0 ? x + n : x;
+    if (x >= 0 && x < n) return x;
+    report(faults, op, i, x, 0, n - 1);
+    return -1;
   }
 };
 

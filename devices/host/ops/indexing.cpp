@@ -33,17 +33,17 @@ struct around_axis {
   }
 };
 
-// All indices as numbers below n, negative ones counted from the end. An error: one that is
-// outside.
+// All indices as numbers below n. An error: one that is outside; a negative one of data is a
+// mistake or a "none", and no place that counts from the end.
 result<void> read_indices(std::string_view op, const tensor& indices, std::int64_t n,
                           std::vector<std::int64_t>& out) {
   const auto read = [&]<class T>(const T* from) -> result<void> {
     for (std::size_t i = 0; i < out.size(); ++i) {
-      auto at = static_cast<std::int64_t>(from[i]);
-      if (at < -n || at >= n)
+      const auto at = static_cast<std::int64_t>(from[i]);
+      if (at < 0 || at >= n)
         return error(error_code::failed,
-                     fmt::format("{}: index {} is {}, expected {} to {}", op, i, at, -n, n - 1));
-      out[i] = at < 0 ? at + n : at;
+                     fmt::format("{}: index {} is {}, expected 0 to {}", op, i, at, n - 1));
+      out[i] = at;
     }
     return {};
   };

@@ -5,10 +5,19 @@
 namespace troupe::onnx {
 namespace {
 
+// Indices along an axis of x, of which the standard counts negative ones from the end.
+value from_start(const node& n, value indices, value x, std::size_t axis) {
+  const auto type = spec(indices).type;
+  const auto size = spec(x).shape[axis].symbol == 0
+                        ? n.number(static_cast<double>(spec(x).shape.size(axis)), type)
+                        : n.converted(element_count(x, {static_cast<std::int64_t>(axis)}), type);
+  return where(less(indices, n.number(0, type)), add(indices, size), indices);
+}
+
 values gather_rule(node& n) {
-  return {
-      gather(n.in(0), n.in(1),
-             static_cast<std::int64_t>(n.axis(n.integer("axis", 0), spec(n.in(0)).shape.rank())))};
+  const auto x = n.in(0);
+  const auto axis = n.axis(n.integer("axis", 0), spec(x).shape.rank());
+  return {gather(x, from_start(n, n.in(1), x, axis), static_cast<std::int64_t>(axis))};
 }
 
 // Of x, the part whose other axes are as long as those of the indices, with `axis` as the last one.
@@ -33,7 +42,8 @@ values gather_elements(node& n) {
   const auto rank = spec(x).shape.rank();
   const auto axis = n.axis(n.integer("axis", 0), rank);
   const auto rows = rows_along(n, x, indices, axis);
-  return {n.moved(take_last(rows, n.moved(indices, axis, rank - 1)), rank - 1, axis)};
+  const auto at = from_start(n, indices, x, axis);
+  return {n.moved(take_last(rows, n.moved(at, axis, rank - 1)), rank - 1, axis)};
 }
 
 // Elements of x with updates put in, or added: equal indices add up, and without a reduction the
@@ -49,7 +59,7 @@ values scatter_elements(node& n) {
     n.refuse(fmt::format("updates {} and indices {} must have one shape", to_string(spec(updates)),
                          to_string(spec(indices))));
   const auto rows = rows_along(n, x, indices, axis);
-  const auto at = n.moved(indices, axis, rank - 1);
+  const auto at = n.moved(from_start(n, indices, x, axis), axis, rank - 1);
   // In place, with zeros around what the indices do not reach.
   const auto s = n.sizes(x), part = n.sizes(n.moved(rows, rank - 1, axis));
   integers none(rank), behind(rank);

@@ -172,17 +172,26 @@ BOOST_AUTO_TEST_CASE(indices_that_are_outside_fail_the_step_and_say_which) {
   const auto kernels = make_host_kernels();
   host_device device;
   const auto x = tensor::of({1, 2, 3}, {3});
-  const std::int32_t places[] = {0, 3};
-  const auto at = tensor::of<std::int32_t>(dtype::i32, {2}, places);
-  for (const std::string type : {"gather", "take_last"}) {
-    auto k = kernels.find(type)->make({}, device);
-    const tensor_spec out{dtype::f32, {2}};
-    BOOST_TEST_REQUIRE(
-        static_cast<bool>((*k)->prepare(std::array{x.spec(), at.spec()}, std::array{out})));
-    std::array results{tensor::make(out)};
-    const auto ran = (*k)->run(tag{}, std::array{x, at}, results);
-    BOOST_TEST_REQUIRE(!ran, type);
-    BOOST_TEST(ran.error().message() == type + ": index 1 is 3, expected -3 to 2");
+  const auto updates = tensor::of({1, 2}, {2});
+  // None counts from the end: -1 of data is a mistake, or a "none".
+  for (const std::int32_t wrong : {3, -1, -4}) {
+    const std::int32_t places[] = {0, wrong};
+    const auto at = tensor::of<std::int32_t>(dtype::i32, {2}, places);
+    for (const std::string type : {"gather", "take_last", "scatter_add", "put_last"}) {
+      auto k = kernels.find(type)->make({}, device);
+      std::vector<tensor> in{x, at};
+      if (type == "scatter_add") in.push_back(updates);
+      if (type == "put_last") in = {updates, at, x};
+      std::vector<tensor_spec> specs;
+      for (const auto& t : in) specs.push_back(t.spec());
+      const auto out = in.size() == 2 ? tensor_spec{dtype::f32, {2}} : x.spec();
+      BOOST_TEST_REQUIRE(static_cast<bool>((*k)->prepare(specs, std::array{out})));
+      std::array results{tensor::make(out)};
+      const auto ran = (*k)->run(tag{}, in, results);
+      BOOST_TEST_REQUIRE(!ran, type);
+      BOOST_TEST(ran.error().message() ==
+                 fmt::format("{}: index 1 is {}, expected 0 to 2", type, wrong));
+    }
   }
 }
 

@@ -894,6 +894,38 @@ BOOST_AUTO_TEST_CASE(gradients_of_cross_entropy_agree_with_finite_differences) {
                   r.all);
 }
 
+// Padding: the rows whose label is ignored have no loss, no gradient and no part in the mean.
+BOOST_AUTO_TEST_CASE(rows_of_an_ignored_label_count_nowhere) {
+  const auto mean_of = [](std::initializer_list<std::int32_t> labels, std::int64_t ignored) {
+    fixture f;
+    random_feeds r{std::mt19937_64(6), {}};
+    const auto logits = r.add(f.g, f32({4, 3}), "logits");
+    const auto y = input(f.g, i32({4}), "labels");
+    const std::vector<std::int32_t> all(labels);
+    r.all["labels"] =
+        reference::make(i32({4}), [&](std::size_t i) { return static_cast<double>(all[i]); });
+    const auto each = cross_entropy(logits, y, ignored);
+    const auto mask = not_equal(y, constant(f.g, static_cast<double>(ignored), dtype::i32));
+    const auto loss = masked_mean(each, mask);
+    const auto slopes = gradients(f.g, loss, std::array{logits});
+    BOOST_TEST_REQUIRE(slopes[0].is_valid());
+    check_gradients(f, loss, {logits}, r.all);
+    return std::tuple(reference::evaluate(f.g, each, r.all).at,
+                      reference::evaluate(f.g, loss, r.all).at[0],
+                      reference::evaluate(f.g, slopes[0], r.all).at);
+  };
+  for (const std::int32_t ignored : {-1, -100, 2}) {
+    const auto [each, mean, slopes] = mean_of({0, ignored, 1, ignored}, ignored);
+    BOOST_TEST(each[1] == 0.0);
+    BOOST_TEST(each[3] == 0.0);
+    BOOST_TEST(mean == (each[0] + each[2]) / 2, boost::test_tools::tolerance(1e-12));
+    for (const std::size_t i : {3, 4, 5, 9, 10, 11}) BOOST_TEST(slopes[i] == 0.0);
+    BOOST_TEST(slopes[0] != 0.0);
+  }
+  const auto [each, mean, slopes] = mean_of({-1, -1, -1, -1}, -1);
+  BOOST_TEST(mean == 0.0);
+}
+
 BOOST_AUTO_TEST_CASE(gradients_of_random_perceptrons_agree_with_finite_differences) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     BOOST_TEST_CONTEXT("seed " << seed) {

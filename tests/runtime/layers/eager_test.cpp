@@ -73,7 +73,7 @@ BOOST_AUTO_TEST_CASE(an_error_stays_until_it_is_taken_and_then_all_goes_on) {
   BOOST_TEST(!f.e.read(relu(y)));
   const auto error = f.e.take_error();
   BOOST_TEST_REQUIRE(error.has_value());
-  BOOST_TEST(error->text().find("gather: index 0 is 5, expected -2 to 1") != std::string::npos,
+  BOOST_TEST(error->text().find("gather: index 0 is 5, expected 0 to 1") != std::string::npos,
              error->text());
   BOOST_TEST(!f.e.first_error().has_value());
   BOOST_TEST(f.numbers(relu(x)) == (std::vector<float>{1, 2}), boost::test_tools::per_element());

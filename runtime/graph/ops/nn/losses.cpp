@@ -90,6 +90,26 @@ value cross_entropy(value logits, value labels, source_location where) {
   return neg(reduce_sum(of_label, {-1}, false, where), where);  // over one
 }
 
+value cross_entropy(value logits, value labels, std::int64_t ignored, source_location where) {
+  if (!logits.is_valid() || !labels.is_valid() || !whole.has(labels.spec().type))
+    return cross_entropy(logits, labels, where);  // which says why
+  const auto counts =
+      not_equal(labels, ops::number(labels, static_cast<double>(ignored), where), where);
+  const auto of_all = cross_entropy(
+      logits, troupe::where(counts, labels, ops::number(labels, 0, where), where), where);
+  return of_all.is_valid() ? troupe::where(counts, of_all, ops::number(of_all, 0, where), where)
+                           : value{};
+}
+
+value masked_mean(value x, value mask, source_location where) {
+  if (!x.is_valid() || !mask.is_valid()) return {};
+  const auto zero = ops::number(x, 0, where), one = ops::number(x, 1, where);
+  const auto sum = reduce_sum(troupe::where(mask, x, zero, where), {}, false, where);
+  const auto count =
+      reduce_sum(troupe::where(mask, broadcast_like(one, x, where), zero, where), {}, false, where);
+  return div(sum, maximum(count, one, where), where);
+}
+
 value sigmoid_cross_entropy(value logits, value targets, source_location where) {
   return sub(softplus(logits, where), mul(logits, targets, where), where);
 }
