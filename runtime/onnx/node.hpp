@@ -17,6 +17,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 namespace troupe::onnx {
@@ -37,8 +38,10 @@ using values = std::vector<value>;
 
 class node {
  public:
-  node(graph& g, known_values& known, const onnx_format::Node& n, std::int64_t opset, values inputs)
-      : g(g), opset(opset), known_(known), from_(n), inputs_(std::move(inputs)) {}
+  // `needed` has the names of all that outputs of the model follow from.
+  node(graph& g, known_values& known, const onnx_format::Node& n, std::int64_t opset, values inputs,
+       const std::unordered_set<std::string>& needed)
+      : g(g), opset(opset), known_(known), from_(n), inputs_(std::move(inputs)), needed_(needed) {}
 
   graph& g;
   const std::int64_t opset;
@@ -46,8 +49,9 @@ class node {
   // --- operands; an invalid value is one that was left out ---
   std::size_t inputs() const noexcept { return inputs_.size(); }
   std::size_t outputs() const noexcept { return static_cast<std::size_t>(from_.outputs_size()); }
+  // Somebody needs it.
   bool wants(std::size_t output) const {
-    return output < outputs() && !from_.outputs(static_cast<int>(output)).empty();
+    return output < outputs() && needed_.contains(from_.outputs(static_cast<int>(output)));
   }
   bool has(std::size_t i) const noexcept { return i < inputs_.size() && inputs_[i].is_valid(); }
   value in(std::size_t i) const;  // an error where it is left out
@@ -111,6 +115,7 @@ class node {
   known_values& known_;
   const onnx_format::Node& from_;
   values inputs_;
+  const std::unordered_set<std::string>& needed_;
   mutable std::set<std::string, std::less<>> asked_;
 };
 
@@ -126,6 +131,7 @@ void add_logic(rules& r);
 void add_activations(rules& r);
 void add_reductions(rules& r);
 void add_products(rules& r);
+void add_einsum(rules& r);
 void add_windows(rules& r);
 void add_normalisation(rules& r);
 void add_losses(rules& r);

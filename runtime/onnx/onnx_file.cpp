@@ -21,7 +21,7 @@ namespace {
 
 // Protobuf's own limit.
 constexpr std::uint64_t file_bytes_max = std::numeric_limits<std::int32_t>::max();
-constexpr std::int64_t opset_max = 17, ir_version_max = 8;
+constexpr std::int64_t ir_version_max = 14;
 
 // A rule that the file breaks; leaves by this exception, which parse_onnx() catches.
 struct bad_file {
@@ -74,34 +74,32 @@ class reader {
     check_versions();
     if (!model_.has_graph()) throw bad_file{"there is no graph"};
     file_.graph = std::move(*model_.mutable_graph());
-    if (file_.graph.sparse_initializers_size() > 0)
-      throw bad_file{"sparse initializers are not supported"};
-    take_initializers();
+    note_initializers();
     take_ports();
     for (int i = 0; i < file_.graph.nodes_size(); ++i) note_outputs(i);
     for (int i = 0; i < file_.graph.nodes_size(); ++i) check_node(i);
     for (const auto& o : file_.outputs)
       if (!makers_.contains(o.name))
         throw bad_file{fmt::format("output {} is made by no node", in_quotes(o.name))};
+    find_needed();
+    take_initializers();
   }
 
  private:
   static constexpr int before_all = -1;
 
+  // A newer number of the format adds fields, which are skipped; what a node means follows from the
+  // opset, which is looked at where a node is (builder::add_node()).
   void check_versions() {
     if (model_.ir_version() < 1 || model_.ir_version() > ir_version_max)
-      throw bad_file{fmt::format("the format's version is {}, expected 1 to {}",
-                                 model_.ir_version(), ir_version_max)};
+      throw bad_file{
+          fmt::format("the format's version (ir_version) is {}, and 1 to {} are known: export the "
+                      "model with an older one",
+                      model_.ir_version(), ir_version_max)};
     for (const auto& o : model_.operator_sets())
       if (is_own(o.domain())) file_.opset = o.version();
     // The first versions of the format had nothing else.
     if (model_.operator_sets_size() == 0) file_.opset = 1;
-    // None is used.
-    if (file_.opset == 0 && std::ranges::all_of(model_.graph().nodes(),
-                                                [](const auto& n) { return !is_own(n.domain()); }))
-      file_.opset = opset_max;
-    if (file_.opset < 1 || file_.opset > opset_max)
-      throw bad_file{fmt::format("the opset is {}, expected 1 to {}", file_.opset, opset_max)};
   }
 
   void make(const std::string& name, int node, const std::string& what) {
@@ -109,17 +107,47 @@ class reader {
       throw bad_file{fmt::format("{} makes {}, which is there already", what, in_quotes(name))};
   }
 
+  void note_initializers() {
+    const auto note = [&](const std::string& name) {
+      check_text(name, "an initializer's name");
+      if (name.empty()) throw bad_file{"an initializer has no name"};
+      make(name, before_all, "initializer " + in_quotes(name));
+      given_.insert(name);
+    };
+    for (const auto& t : file_.graph.initializers()) note(t.name());
+    for (const auto& t : file_.graph.sparse_initializers())
+      if (!t.values().name().empty()) note(t.values().name());
+  }
+
   void take_initializers() {
+    for (const auto& t : file_.graph.sparse_initializers())
+      if (file_.needed.contains(t.values().name()))
+        throw bad_file{fmt::format("initializer {}: sparse tensors are not supported",
+                                   in_quotes(t.values().name()))};
     for (auto& t : *file_.graph.mutable_initializers()) {
-      check_text(t.name(), "an initializer's name");
-      if (t.name().empty()) throw bad_file{"an initializer has no name"};
-      const auto what = "initializer " + in_quotes(t.name());
-      make(t.name(), before_all, what);
-      auto taken = take_tensor(t, what, folder_);
+      if (!file_.needed.contains(t.name())) continue;
+      auto taken = take_tensor(t, "initializer " + in_quotes(t.name()), folder_);
       if (!taken) throw bad_file{taken.error().message()};
       file_.initializers.emplace(t.name(), std::move(*taken));
     }
     file_.graph.clear_initializers();
+  }
+
+  // Nodes stand in order, so one walk from the last to the first finds all.
+  void find_needed() {
+    for (const auto& o : file_.outputs) file_.needed.insert(o.name);
+    const auto n = file_.graph.nodes_size();
+    file_.is_needed.assign(static_cast<std::size_t>(n), false);
+    for (int i = n; i-- > 0;) {
+      const auto& node = file_.graph.nodes(i);
+      if (std::ranges::none_of(node.outputs(), [&](const auto& o) {
+            return !o.empty() && file_.needed.contains(o);
+          }))
+        continue;
+      file_.is_needed[static_cast<std::size_t>(i)] = true;
+      for (const auto& in : node.inputs())
+        if (!in.empty()) file_.needed.insert(in);
+    }
   }
 
   // Inputs may be initializers, which are then not fed.
@@ -129,7 +157,7 @@ class reader {
       auto port = port_of(i, "input");
       if (!seen.insert(port.name).second)
         throw bad_file{fmt::format("there are two inputs {}", in_quotes(port.name))};
-      if (file_.initializers.contains(port.name)) continue;
+      if (given_.contains(port.name)) continue;
       make(port.name, before_all, "an input");
       file_.inputs.push_back(std::move(port));
     }
@@ -177,6 +205,7 @@ class reader {
   file& file_;
   const std::string& folder_;
   std::unordered_map<std::string, int> makers_;  // of every name: its node
+  std::unordered_set<std::string> given_;        // by initializers
 };
 
 }  // namespace

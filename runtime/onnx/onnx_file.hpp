@@ -8,15 +8,23 @@
 
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
+#include <vector>
 
 namespace troupe::onnx {
 
+// The newest one whose changes the rules follow (ops/).
+inline constexpr std::int64_t opset_max = 28;
+
 struct file {
-  std::string name;  // for errors
-  std::int64_t opset = 0;
-  onnx_format::Graph graph;  // without its initializers
-  std::unordered_map<std::string, tensor> initializers;
+  std::string name;                                      // for errors
+  std::int64_t opset = 0;                                // 0: the file does not say
+  onnx_format::Graph graph;                              // without its initializers
+  std::unordered_map<std::string, tensor> initializers;  // those that are needed
   std::vector<onnx_port> inputs, outputs;
+  // What outputs follow from: names, and nodes by number. Nothing else is looked at.
+  std::unordered_set<std::string> needed;
+  std::vector<bool> is_needed;
 };
 
 // ONNX's names and numbers of element types; nullopt: tensors have no such type.

@@ -18,6 +18,7 @@ rules all_rules() {
   add_activations(r);
   add_reductions(r);
   add_products(r);
+  add_einsum(r);
   add_windows(r);
   add_normalisation(r);
   add_losses(r);
@@ -57,13 +58,11 @@ class builder {
 
   onnx_graph run() {
     const auto& nodes = file_.graph.nodes();
-    std::unordered_set<std::string> used;
-    for (const auto& n : nodes) used.insert(n.inputs().begin(), n.inputs().end());
-    for (const auto& o : file_.outputs) used.insert(o.name);
     for (const auto& p : file_.inputs)
-      if (used.contains(p.name)) add_input(p);
+      if (file_.needed.contains(p.name)) add_input(p);
     if (options_.weights_are_variables) add_weights();
     for (int i = 0; i < nodes.size(); ++i) {
+      if (!file_.is_needed[static_cast<std::size_t>(i)]) continue;
       try {
         add_node(nodes.Get(i));
       } catch (const refusal& r) {
@@ -176,7 +175,9 @@ class builder {
 
   // In the order in which nodes use them.
   void add_weights() {
-    for (const auto& n : file_.graph.nodes())
+    for (int number = 0; number < file_.graph.nodes_size(); ++number) {
+      if (!file_.is_needed[static_cast<std::size_t>(number)]) continue;
+      const auto& n = file_.graph.nodes(number);
       for (int i = 0; i < n.inputs_size(); ++i) {
         // Means and variances that were collected are no weights.
         if (n.op_type() == "BatchNormalization" && i >= 3) continue;
@@ -196,6 +197,7 @@ class builder {
         weight_names_.push_back({name, v});
         known_.set_input(v.node, t);
       }
+    }
   }
 
   // Other initializers become constants where they are first used.
@@ -210,6 +212,12 @@ class builder {
   void add_node(const onnx_format::Node& from) {
     if (!is_own(from.domain()))
       throw refusal{fmt::format("ops of '{}' are not supported", shown(from.domain()))};
+    if (file_.opset < 1) throw refusal{"the file does not say of which opset of ONNX its ops are"};
+    if (file_.opset > opset_max)
+      throw refusal{fmt::format(
+          "what it means in opset {} is not known here, the newest known one is {}: export the "
+          "model with that",
+          file_.opset, opset_max)};
     const auto found = rules_.find(from.op_type());
     if (found == rules_.end()) throw refusal{"this op is not supported"};
     const auto before = graph_.nodes().size();
@@ -217,7 +225,7 @@ class builder {
     const auto scope = graph_.name_scope(graph_name(from.name(), from.op_type()));
     values operands;
     for (const auto& i : from.inputs()) operands.push_back(i.empty() ? value{} : value_of(i));
-    node n(graph_, known_, from, file_.opset, std::move(operands));
+    node n(graph_, known_, from, file_.opset, std::move(operands), file_.needed);
     const auto results = found->second(n);
     if (graph_.first_error()) throw refusal{"an operand does not fit"};
     if (const auto unknown = n.unknown_attribute())
@@ -225,7 +233,7 @@ class builder {
     for (auto i = before; i < graph_.nodes().size(); ++i)
       check_size(graph_.node(static_cast<std::uint32_t>(i)));
     for (int i = 0; i < from.outputs_size(); ++i) {
-      if (from.outputs(i).empty()) continue;
+      if (!n.wants(static_cast<std::size_t>(i))) continue;
       if (static_cast<std::size_t>(i) >= results.size())
         throw refusal{fmt::format("output {} is not supported", i)};
       values_[from.outputs(i)] = results[static_cast<std::size_t>(i)];

@@ -1,5 +1,5 @@
 #pragma once
-// Models in the ONNX format (https://onnx.ai), opsets 1 to 17, as graphs.
+// Models in the ONNX format (https://onnx.ai), opsets 1 to 28, as graphs.
 //
 //   auto model = troupe::load_onnx("model.onnx");
 //   if (!model) return fail(model.error());
@@ -13,7 +13,7 @@
 // OI-2  A node's inputs are made by the graph's inputs, its initializers or nodes before it;
 //       nothing is made twice.
 // OI-3  What has no counterpart in runtime/graph/ops.hpp (an op, an attribute, an element type) is
-//       an error that says so: nothing is skipped.
+//       an error that says so: nothing that outputs follow from is skipped.
 //
 // Threading: a model is never changed and may be built by any number of threads, each into a graph
 // of its own.

@@ -188,12 +188,14 @@ std::optional<dtype> element_of(std::int64_t type) noexcept {
 }
 
 std::string name_of_element(std::int64_t type) {
-  static constexpr std::array<std::string_view, 17> names{
-      "undefined", "float32", "uint8",     "int8",       "uint16",  "int16",
-      "int32",     "int64",   "string",    "bool",       "float16", "float64",
-      "uint32",    "uint64",  "complex64", "complex128", "bfloat16"};
-  return type >= 0 && type < 17 ? std::string(names[static_cast<std::size_t>(type)])
-                                : fmt::format("{} (unknown)", type);
+  static constexpr std::array<std::string_view, 29> names{
+      "undefined",      "float32",    "uint8",          "int8",       "uint16",    "int16",
+      "int32",          "int64",      "string",         "bool",       "float16",   "float64",
+      "uint32",         "uint64",     "complex64",      "complex128", "bfloat16",  "float8e4m3fn",
+      "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "uint4",      "int4",      "float4e2m1",
+      "float8e8m0",     "uint2",      "int2",           "float6e2m3", "float6e3m2"};
+  return type >= 0 && type < std::ssize(names) ? std::string(names[static_cast<std::size_t>(type)])
+                                               : fmt::format("{} (unknown)", type);
 }
 
 result<tensor> take_tensor(onnx_format::Tensor& from, const std::string& what,

@@ -50,7 +50,27 @@ rule folded(value (*f)(value, value)) {
   };
 }
 
-value truncated(value x) { return mul(sign(x), floor(abs(x))); }
+// |x| - n |y| for the whole n that leaves the least, exactly. Long division, 52 bits of n at a
+// time: from r, a multiple of y 2^k is taken away that is less than y 2^k short of it, with one
+// rounding, and what is left has no more bits than x or y. A quotient that was rounded up shows in
+// the sign.
+value rest_of(const node& n, value x, value y, int bits) {
+  constexpr int each = 52;
+  const auto zero = n.number(0, dtype::f64);
+  const auto endless = n.number(std::numeric_limits<double>::infinity(), dtype::f64);
+  const auto shift = n.number(std::ldexp(1, each), dtype::f64);
+  auto rest = abs(x);
+  std::vector<value> steps{abs(y)};
+  for (int k = each; k < bits; k += each) steps.push_back(mul(steps.back(), shift));
+  for (auto i = steps.size(); i-- > 0;) {
+    const auto s = steps[i];
+    auto r = fused_multiply_add(neg(floor(div(rest, s))), s, rest);
+    r = where(less(r, zero), add(r, s), r);
+    rest = where(equal(s, endless), rest, r);
+  }
+  // NaN where x is endless, also for an endless y.
+  return add(rest, sub(x, x));
+}
 
 // What is left of a / b: with the sign of a, or (is_floor) of b.
 value remainder_of(const node& n, value a, value b, bool is_floor) {
@@ -59,14 +79,10 @@ value remainder_of(const node& n, value a, value b, bool is_floor) {
   if (whole.has(type)) {
     rest = sub(a, mul(div(a, b), b));
   } else {
-    // In f64 the quotient of two f32 is cut off exactly. Else it may be one off, which shows in the
-    // rest.
+    // From the least number to the largest: 2^-149 to 2^128, 2^-1074 to 2^1024.
     const auto x = n.converted(a, dtype::f64), y = n.converted(b, dtype::f64);
-    const auto zero = n.number(0, dtype::f64);
-    rest = fused_multiply_add(neg(truncated(div(x, y))), y, x);
-    rest = where(less(mul(sign(rest), sign(x)), zero), add(rest, mul(sign(x), abs(y))), rest);
-    rest = where(greater_equal(abs(rest), abs(y)), sub(rest, mul(sign(x), abs(y))), rest);
-    rest = n.converted(rest, type);
+    rest = rest_of(n, x, y, type == dtype::f64 ? 1074 + 1024 : 149 + 128);
+    rest = n.converted(where(less(x, n.number(0, dtype::f64)), neg(rest), rest), type);
   }
   if (!is_floor) return rest;
   const auto zero = n.number_like(rest, 0);
@@ -77,9 +93,9 @@ value remainder_of(const node& n, value a, value b, bool is_floor) {
 
 values mod(node& n) {
   const bool is_floor = n.integer("fmod", 0) == 0;
-  if (is_floor && !whole.has(spec(n.in(0)).type))
-    n.refuse(
-        fmt::format("fmod 0 is for whole numbers, and operand 0 is {}", to_string(spec(n.in(0)))));
+  if (is_floor && n.opset < 28 && !whole.has(spec(n.in(0)).type))
+    n.refuse(fmt::format("before opset 28 fmod 0 is for whole numbers, and operand 0 is {}",
+                         to_string(spec(n.in(0)))));
   return {remainder_of(n, n.in(0), n.in(1), is_floor)};
 }
 
@@ -165,6 +181,7 @@ namespace {
 values cast_to(node& n, std::int64_t to) {
   const auto type = element_of(to);
   if (!type) n.refuse(fmt::format("element type {} is not supported", name_of_element(to)));
+  n.ignore({"saturate", "round_mode"});  // of eight bits, which are none of our types
   return {n.converted(n.in(0), *type)};
 }
 
@@ -185,7 +202,10 @@ void add_logic(rules& r) {
   r["Not"] = unary([](value x) { return logical_not(x); });
   r["Where"] = [](node& n) -> values { return {where(n.in(0), n.in(1), n.in(2))}; };
   r["Cast"] = [](node& n) -> values { return cast_to(n, n.integer("to")); };
-  r["CastLike"] = [](node& n) -> values { return {n.converted(n.in(0), spec(n.in(1)).type)}; };
+  r["CastLike"] = [](node& n) -> values {
+    n.ignore({"saturate", "round_mode"});
+    return {n.converted(n.in(0), spec(n.in(1)).type)};
+  };
   r["Identity"] = unary([](value x) { return x; });
 }
 

@@ -96,6 +96,10 @@ values range_rule(node& n) {
     if (spec(n.in(i)).type != type || spec(n.in(i)).shape.elements() != 1)
       n.refuse(fmt::format("operand {} must be one number of operand 0's type, and is {}", i,
                            to_string(spec(n.in(i)))));
+  if (const auto stash = n.integer("stash_type", 1); stash != 1)
+    n.refuse(fmt::format("attribute 'stash_type' is {}, expected 1 (float32)", stash));
+  // Halves are counted in f32 (opset 27).
+  if (type == dtype::f16 || type == dtype::bf16) return widening(range_rule)(n);
   const auto a = n.known(0), b = n.known(1), c = n.known(2);
   const auto of = [&]<class T>(T) {
     return values{constant(n.g, counted(*a.data<T>(), *b.data<T>(), *c.data<T>()))};
