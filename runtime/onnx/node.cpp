@@ -130,7 +130,7 @@ std::optional<tensor> node::tensor_of(std::string_view name) const {
   if (a == nullptr) return std::nullopt;
   if (!a->has_tensor()) wrong_type(name);
   auto copy = a->tensor();
-  auto t = take_tensor(copy, fmt::format("attribute '{}'", name), "");
+  auto t = take_tensor(copy, fmt::format("attribute '{}'", name), {});
   if (!t) refuse(t.error().message());
   return *t;
 }

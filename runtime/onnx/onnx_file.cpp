@@ -67,8 +67,8 @@ onnx_port port_of(const onnx_format::Port& from, std::string_view what) {
 
 class reader {
  public:
-  reader(onnx_format::Model& m, file& f, const std::string& folder)
-      : model_(m), file_(f), folder_(folder) {}
+  reader(onnx_format::Model& m, file& f, const data_folders& folders)
+      : model_(m), file_(f), folders_(folders) {}
 
   void run() {
     check_versions();
@@ -126,7 +126,7 @@ class reader {
                                    in_quotes(t.values().name()))};
     for (auto& t : *file_.graph.mutable_initializers()) {
       if (!file_.needed.contains(t.name())) continue;
-      auto taken = take_tensor(t, "initializer " + in_quotes(t.name()), folder_);
+      auto taken = take_tensor(t, "initializer " + in_quotes(t.name()), folders_);
       if (!taken) throw bad_file{taken.error().message()};
       file_.initializers.emplace(t.name(), std::move(*taken));
     }
@@ -203,7 +203,7 @@ class reader {
 
   onnx_format::Model& model_;
   file& file_;
-  const std::string& folder_;
+  const data_folders& folders_;
   std::unordered_map<std::string, int> makers_;  // of every name: its node
   std::unordered_set<std::string> given_;        // by initializers
 };
@@ -248,11 +248,11 @@ result<onnx_format::Model> parse_model(std::span<const std::byte> bytes, const s
 }
 
 result<onnx_model> read_model(onnx_format::Model m, const std::string& name,
-                              const std::string& folder) {
+                              const onnx::data_folders& folders) {
   auto f = std::make_shared<onnx::file>();
   f->name = shown(name);
   try {
-    onnx::reader(m, *f, folder).run();
+    onnx::reader(m, *f, folders).run();
   } catch (const onnx::bad_file& e) {
     return bad_model(name, e.what);
   }
@@ -266,7 +266,7 @@ result<onnx_model> parse_onnx(std::span<const std::byte> bytes, const std::strin
   return with_memory(name, [&]() -> result<onnx_model> {
     auto m = parse_model(bytes, name);
     if (!m) return m.error();
-    return read_model(std::move(*m), name, folder);
+    return read_model(std::move(*m), name, {folder, ""});
   });
 }
 
@@ -278,7 +278,9 @@ result<onnx_model> load_onnx(const std::string& path) {
     if (!m) return m.error();
     *bytes = {};  // weights are large, and protobuf has its own copy
     const auto folder = std::filesystem::path(path).parent_path();
-    return read_model(std::move(*m), path, folder.empty() ? "." : folder.string());
+    std::error_code failed;  // then its data lie where its name says, or nowhere
+    const auto real = std::filesystem::canonical(path, failed).parent_path();
+    return read_model(std::move(*m), path, {folder.empty() ? "." : folder.string(), real.string()});
   });
 }
 
@@ -294,7 +296,7 @@ result<tensor> parse_onnx_tensor(std::span<const std::byte> bytes, const std::st
     onnx_format::Tensor t;
     if (!parse(t, bytes)) return refuse(onnx::damaged);
     if (bits_are_bf16 && t.type() == onnx::number_of_u16) t.set_type(onnx::number_of_bf16);
-    return onnx::take_tensor(t, shown(name), "");
+    return onnx::take_tensor(t, shown(name), {});
   });
 }
 

@@ -34,8 +34,14 @@ inline constexpr std::int32_t number_of_u16 = 4, number_of_bf16 = 16;
 // Of ONNX itself, not an extension's.
 bool is_own(std::string_view domain) noexcept;
 
+// Where a model's external data may lie; empty: nowhere.
+struct data_folders {
+  std::string named;  // that of the path by which the model was opened
+  std::string real;   // that of the file behind its links, canonical
+};
+
 // `bytes` are taken out of the message. `what` names the tensor for errors.
 result<tensor> take_tensor(onnx_format::Tensor& from, const std::string& what,
-                           const std::string& folder);
+                           const data_folders& folders);
 
 }  // namespace troupe::onnx

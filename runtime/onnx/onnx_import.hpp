@@ -9,7 +9,8 @@
 // names the file, the node or tensor, and the rule. Memory is taken in proportion to the file.
 //
 // OI-1  Every text that is used is UTF-8; every tensor has as many bytes as its shape and type say;
-//       external data lie in the model's folder.
+//       external data lie in the model's folder, or are links that end beside the file to which the
+//       model's own path leads.
 // OI-2  A node's inputs are made by the graph's inputs, its initializers or nodes before it;
 //       nothing is made twice.
 // OI-3  What has no counterpart in runtime/graph/ops.hpp (an op, an attribute, an element type) is

@@ -110,10 +110,15 @@ std::optional<std::uint64_t> whole_number(std::string_view text) {
                                                                                  : std::nullopt;
 }
 
-// The path of a file that a model may name: in its folder, also when links are followed (OI-1).
-result<fs::path> inside(const std::string& folder, const std::string& location,
+bool is_below(const fs::path& path, const fs::path& root) {
+  return std::mismatch(root.begin(), root.end(), path.begin(), path.end()).first == root.end();
+}
+
+// The path of a file that a model may name (OI-1). A hub's cache has a folder of names, which are
+// links into a folder of contents: data whose link ends right beside the model's are the model's.
+result<fs::path> inside(const data_folders& folders, const std::string& location,
                         const std::string& what) {
-  if (folder.empty())
+  if (folders.named.empty())
     return bad(what, "its data are in another file, and there is no folder to look in");
   if (location.empty() || !is_utf8(location) || location.find('\0') != std::string::npos)
     return bad(what, "its data are in another file, whose name is missing or invalid");
@@ -125,20 +130,23 @@ result<fs::path> inside(const std::string& folder, const std::string& location,
   for (const auto& part : relative)
     if (part == "..") return refuse("the path leaves the folder of the model");
   std::error_code failed;
-  const auto root = fs::canonical(folder, failed);
+  auto root = fs::canonical(folders.named, failed);
   if (failed) return refuse("the folder of the model cannot be looked at");
-  const auto path = fs::canonical(root / relative, failed);
+  const fs::path real = folders.real.empty() ? root : fs::path(folders.real);
+  auto path = fs::canonical(root / relative, failed);
+  // The model alone is a link: its data lie beside the file that it leads to.
+  if (failed && real != root) root = real, path = fs::canonical(root / relative, failed);
   if (failed)
     return error(error_code::not_found,
                  fmt::format("{}: external data '{}': no such file", what, shown(location)));
-  const auto [at_root, at_path] = std::mismatch(root.begin(), root.end(), path.begin(), path.end());
-  if (at_root != root.end()) return refuse("a link leads out of the folder of the model");
+  if (!is_below(path, root) && path.parent_path() != real)
+    return refuse("a link leads out of the folder of the model");
   if (!fs::is_regular_file(path, failed) || failed) return refuse("not a regular file");
   return path;
 }
 
 result<tensor> from_file(const onnx_format::Tensor& from, const tensor_spec& spec,
-                         const std::string& what, const std::string& folder) {
+                         const std::string& what, const data_folders& folders) {
   std::string location;
   std::uint64_t offset = 0, length = spec.size_bytes();
   for (const auto& e : from.external()) {
@@ -152,7 +160,7 @@ result<tensor> from_file(const onnx_format::Tensor& from, const tensor_spec& spe
       *to = *n;
     }
   }
-  const auto path = inside(folder, location, what);
+  const auto path = inside(folders, location, what);
   if (!path) return path.error();
   std::error_code failed;
   const auto size = fs::file_size(*path, failed);
@@ -199,13 +207,13 @@ std::string name_of_element(std::int64_t type) {
 }
 
 result<tensor> take_tensor(onnx_format::Tensor& from, const std::string& what,
-                           const std::string& folder) {
+                           const data_folders& folders) {
   const auto spec = spec_of(from, what);
   if (!spec) return spec.error();
   if (from.has_segment()) return bad(what, "tensors in segments are not supported");
   if (from.location() != 0 && from.location() != 1)
     return bad(what, fmt::format("there is no data location {}", from.location()));
-  if (from.location() == 1) return from_file(from, *spec, what, folder);
+  if (from.location() == 1) return from_file(from, *spec, what, folders);
   if (!from.has_raw()) return from_fields(from, *spec, what);
   const std::unique_ptr<std::string> raw(from.release_raw());  // its memory goes with it
   return from_bytes(*raw, *spec, what);

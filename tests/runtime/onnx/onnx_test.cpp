@@ -1337,6 +1337,72 @@ BOOST_AUTO_TEST_CASE(external_data_lie_in_the_folder_of_the_model_or_nowhere) {
   fs::remove_all(root);
 }
 
+BOOST_AUTO_TEST_CASE(external_data_in_a_hubs_cache_are_links_that_end_beside_the_models) {
+  namespace fs = std::filesystem;
+  auto pattern = (fs::temp_directory_path() / "troupe-onnx-XXXXXX").string();
+  BOOST_REQUIRE(::mkdtemp(pattern.data()) != nullptr);
+  const fs::path root = pattern, named = root / "snapshots" / "rev" / "onnx";
+  for (const auto& folder : {named / "parts", root / "blobs", root / "other"})
+    fs::create_directories(folder);
+  const auto write = [](const fs::path& p, const std::string& bytes) {
+    std::ofstream(p, std::ios::binary) << bytes;
+  };
+  const float values[] = {1, 2};
+  const std::string bytes(reinterpret_cast<const char*>(values), sizeof values);
+  const auto model_with = [&](const std::string& location) {
+    auto w = small_model();
+    auto& t = w.initializer("t", f({2}, {0, 0}));
+    t.clear_raw(), t.set_location(1);
+    auto& e = *t.add_external();
+    e.set_key("location"), e.set_text(location);
+    w.output("t");
+    return w.bytes();
+  };
+  write(root / "blobs" / "3a", bytes);
+  write(root / "other" / "secret", bytes);
+  const auto to_blob = [&](const fs::path& link, const char* blob) {
+    fs::create_symlink(fs::relative(root / "blobs" / blob, link.parent_path()), link);
+  };
+  to_blob(named / "data", "3a");
+  to_blob(named / "parts" / "data", "3a");
+  fs::create_symlink(root / "other" / "secret", named / "leak");
+  fs::create_symlink(root / "other" / "secret", root / "blobs" / "leak");
+  const auto loaded = [&](const std::string& location) {
+    write(root / "blobs" / "7f", model_with(location));
+    fs::remove(named / "model.onnx");
+    to_blob(named / "model.onnx", "7f");
+    return load_onnx((named / "model.onnx").string());
+  };
+  const auto is_refused = [&](const result<onnx_model>& m, std::string_view why) {
+    BOOST_TEST_REQUIRE(!m);
+    BOOST_TEST(m.error().message().find(why) != std::string::npos, m.error().message());
+  };
+  for (const auto* location : {"data", "parts/data"}) {
+    const auto m = loaded(location);
+    BOOST_TEST_REQUIRE(bool(m), text_of(m));
+    const auto ops = make_op_table();
+    graph g(ops);
+    const auto built = m->build(g);
+    BOOST_TEST_REQUIRE(bool(built), text_of(built));
+    BOOST_TEST((reference::evaluate(g, built->outputs[1].at, {}).at == elements_in{1, 2}));
+  }
+  is_refused(loaded("leak"), "a link leads out of the folder of the model");
+  is_refused(loaded("../../../blobs/3a"), "leaves the folder of the model");
+  is_refused(loaded((root / "blobs" / "3a").string()), "must be relative");
+  is_refused(loaded("nowhere"), "no such file");
+  // Only the model is a link: its data lie beside its file, and what leads away from there is not
+  // followed.
+  const auto m = loaded("3a");
+  BOOST_TEST(bool(m), text_of(m));
+  fs::remove(named / "leak");
+  is_refused(loaded("leak"), "a link leads out of the folder of the model");
+  // The model is no link: a folder of blobs is any other place.
+  fs::remove(named / "model.onnx");
+  write(named / "model.onnx", model_with("data"));
+  is_refused(load_onnx((named / "model.onnx").string()), "a link leads out of the folder");
+  fs::remove_all(root);
+}
+
 BOOST_AUTO_TEST_CASE(tensors_alone_are_read_like_those_in_models) {
   onnx_format::Tensor t;
   test::put_tensor(t, i({2}, {3, -4}));
