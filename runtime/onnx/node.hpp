@@ -36,12 +36,21 @@ inline const tensor_spec& spec(value v) {
 using integers = std::vector<std::int64_t>;
 using values = std::vector<value>;
 
+// Values that are i32 here and of a narrow type (narrow_of()) in the model: its number.
+using narrow_values = std::map<std::pair<std::uint32_t, std::uint32_t>, std::int64_t>;
+
 class node {
  public:
   // `needed` has the names of all that outputs of the model follow from.
   node(graph& g, known_values& known, const onnx_format::Node& n, std::int64_t opset, values inputs,
-       const std::unordered_set<std::string>& needed)
-      : g(g), opset(opset), known_(known), from_(n), inputs_(std::move(inputs)), needed_(needed) {}
+       const std::unordered_set<std::string>& needed, narrow_values& narrow)
+      : g(g),
+        opset(opset),
+        known_(known),
+        from_(n),
+        inputs_(std::move(inputs)),
+        needed_(needed),
+        narrow_(narrow) {}
 
   graph& g;
   const std::int64_t opset;
@@ -56,6 +65,16 @@ class node {
   bool has(std::size_t i) const noexcept { return i < inputs_.size() && inputs_[i].is_valid(); }
   value in(std::size_t i) const;  // an error where it is left out
   void replace(std::size_t i, value v) { inputs_[i] = v; }
+  // ONNX's number of its narrow type; 0: it is of one of our types.
+  std::int64_t narrow(std::size_t i) const { return has(i) ? narrow(inputs_[i]) : 0; }
+  std::int64_t narrow(value v) const {
+    const auto at = narrow_.find({v.node, v.output});
+    return at != narrow_.end() ? at->second : 0;
+  }
+  value marked(value v, std::int64_t type) const {
+    if (type != 0) narrow_[{v.node, v.output}] = type;
+    return v;
+  }
   // Values that must be known while the graph is built; an error says that they are not.
   tensor known(std::size_t i) const;
   integers known_integers(std::size_t i) const;
@@ -70,7 +89,8 @@ class node {
   std::string text(std::string_view name, std::string otherwise) const;
   integers list(std::string_view name, integers otherwise = {}) const;
   std::vector<float> reals(std::string_view name) const;
-  std::optional<tensor> tensor_of(std::string_view name) const;
+  std::vector<std::string> texts(std::string_view name) const;
+  std::optional<tensor> tensor_of(std::string_view name, std::int64_t* narrow = nullptr) const;
   void ignore(std::initializer_list<std::string_view> names) const {
     asked_.insert(names.begin(), names.end());
   }
@@ -116,6 +136,7 @@ class node {
   const onnx_format::Node& from_;
   values inputs_;
   const std::unordered_set<std::string>& needed_;
+  narrow_values& narrow_;
   mutable std::set<std::string, std::less<>> asked_;
 };
 
@@ -133,6 +154,10 @@ void add_reductions(rules& r);
 void add_products(rules& r);
 void add_einsum(rules& r);
 void add_windows(rules& r);
+void add_resizing(rules& r);
+void add_attention(rules& r);
+void add_quantised(rules& r);
+void add_recurrent(rules& r);
 void add_normalisation(rules& r);
 void add_losses(rules& r);
 void add_layout(rules& r);

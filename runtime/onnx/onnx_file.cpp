@@ -126,8 +126,10 @@ class reader {
                                    in_quotes(t.values().name()))};
     for (auto& t : *file_.graph.mutable_initializers()) {
       if (!file_.needed.contains(t.name())) continue;
-      auto taken = take_tensor(t, "initializer " + in_quotes(t.name()), folders_);
+      std::int64_t narrow = 0;
+      auto taken = take_tensor(t, "initializer " + in_quotes(t.name()), folders_, &narrow);
       if (!taken) throw bad_file{taken.error().message()};
+      if (narrow != 0) file_.narrow.emplace(t.name(), narrow);
       file_.initializers.emplace(t.name(), std::move(*taken));
     }
     file_.graph.clear_initializers();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <new>
+#include <set>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -20,6 +21,10 @@ rules all_rules() {
   add_products(r);
   add_einsum(r);
   add_windows(r);
+  add_resizing(r);
+  add_attention(r);
+  add_quantised(r);
+  add_recurrent(r);
   add_normalisation(r);
   add_losses(r);
   add_layout(r);
@@ -206,7 +211,33 @@ class builder {
     const auto initial = file_.initializers.find(name);
     if (initial == file_.initializers.end())
       throw refusal{fmt::format("'{}' was never made", shown(name))};
-    return values_[name] = constant(graph_, initial->second, graph_name(name, "constant"));
+    const auto v = constant(graph_, initial->second, graph_name(name, "constant"));
+    if (const auto n = file_.narrow.find(name); n != file_.narrow.end())
+      narrow_[{v.node, v.output}] = n->second;
+    return values_[name] = v;
+  }
+
+  // Ops that move elements give the type that they take; of others only those of
+  // ops/quantised.cpp, Cast and Constant know narrow types.
+  values computed(node& n, const rule& r, std::string_view op) {
+    static const std::set<std::string_view> moving{"Identity",  "Reshape", "Transpose", "Squeeze",
+                                                   "Unsqueeze", "Flatten", "Gather",    "Slice",
+                                                   "Expand",    "Tile"},
+        knowing{"QuantizeLinear", "DequantizeLinear", "MatMulInteger", "Cast"};
+    std::int64_t type = 0;
+    for (std::size_t i = 0; i < n.inputs(); ++i) {
+      if (n.narrow(i) == 0) continue;
+      if (moving.contains(op) && i == 0)
+        type = n.narrow(i);
+      else if (!knowing.contains(op))
+        throw refusal{
+            fmt::format("operand {} is {}, which only quantisation, Cast and ops that "
+                        "move elements take",
+                        i, name_of_element(n.narrow(i)))};
+    }
+    auto out = r(n);
+    if (type != 0) (void)n.marked(out.at(0), type);
+    return out;
   }
 
   void add_node(const onnx_format::Node& from) {
@@ -225,8 +256,8 @@ class builder {
     const auto scope = graph_.name_scope(graph_name(from.name(), from.op_type()));
     values operands;
     for (const auto& i : from.inputs()) operands.push_back(i.empty() ? value{} : value_of(i));
-    node n(graph_, known_, from, file_.opset, std::move(operands), file_.needed);
-    const auto results = found->second(n);
+    node n(graph_, known_, from, file_.opset, std::move(operands), file_.needed, narrow_);
+    const auto results = computed(n, found->second, from.op_type());
     if (graph_.first_error()) throw refusal{"an operand does not fit"};
     if (const auto unknown = n.unknown_attribute())
       throw refusal{fmt::format("attribute '{}' is not supported", shown(*unknown))};
@@ -240,13 +271,24 @@ class builder {
     }
   }
 
+  // The op that makes it; empty: no node does.
+  std::string maker_of(const std::string& name) const {
+    for (const auto& n : file_.graph.nodes())
+      if (std::ranges::find(n.outputs(), name) != n.outputs().end()) return shown(n.op_type());
+    return "";
+  }
+
   onnx_graph result() {
     onnx_graph out;
     for (const auto& o : file_.outputs) {
       try {
-        out.outputs.push_back({o.name, value_of(o.name)});
+        const auto v = value_of(o.name);
+        if (const auto n = narrow_.find({v.node, v.output}); n != narrow_.end())
+          throw refusal{
+              fmt::format("element type {} is not supported", name_of_element(n->second))};
+        out.outputs.push_back({o.name, v});
       } catch (const refusal& r) {
-        throw stop{fmt::format("output '{}': {}", shown(o.name), r.what), ""};
+        throw stop{fmt::format("output '{}': {}", shown(o.name), r.what), maker_of(o.name)};
       }
     }
     std::vector<bool> is_needed(graph_.nodes().size());
@@ -272,6 +314,7 @@ class builder {
   const rules rules_;
   const std::size_t first_;
   std::unordered_map<std::string, value> values_;
+  narrow_values narrow_;
   std::vector<onnx_value> inputs_, weight_names_;
   std::vector<std::pair<std::string, tensor>> weights_;
 };

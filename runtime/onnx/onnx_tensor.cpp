@@ -206,17 +206,76 @@ std::string name_of_element(std::int64_t type) {
                                                : fmt::format("{} (unknown)", type);
 }
 
-result<tensor> take_tensor(onnx_format::Tensor& from, const std::string& what,
-                           const data_folders& folders) {
-  const auto spec = spec_of(from, what);
-  if (!spec) return spec.error();
+std::optional<narrow_type> narrow_of(std::int64_t type) noexcept {
+  switch (type) {
+    case 3: return narrow_type{8, true};
+    case 4: return narrow_type{16, false};
+    case 5: return narrow_type{16, true};
+    case 21: return narrow_type{4, false};
+    case 22: return narrow_type{4, true};
+    default: return std::nullopt;
+  }
+}
+
+namespace {
+
+result<tensor> take_known(onnx_format::Tensor& from, const tensor_spec& spec,
+                          const std::string& what, const data_folders& folders) {
   if (from.has_segment()) return bad(what, "tensors in segments are not supported");
   if (from.location() != 0 && from.location() != 1)
     return bad(what, fmt::format("there is no data location {}", from.location()));
-  if (from.location() == 1) return from_file(from, *spec, what, folders);
-  if (!from.has_raw()) return from_fields(from, *spec, what);
+  if (from.location() == 1) return from_file(from, spec, what, folders);
+  if (!from.has_raw()) return from_fields(from, spec, what);
   const std::unique_ptr<std::string> raw(from.release_raw());  // its memory goes with it
-  return from_bytes(*raw, *spec, what);
+  return from_bytes(*raw, spec, what);
+}
+
+// Number i of those that lie side by side, the lower bits first.
+std::int32_t number_at(std::span<const std::byte> bytes, std::size_t i, narrow_type t) {
+  std::uint32_t n = 0;
+  if (t.bits == 16)
+    n = std::to_integer<std::uint32_t>(bytes[2 * i]) |
+        std::to_integer<std::uint32_t>(bytes[2 * i + 1]) << 8U;
+  else if (t.bits == 8)
+    n = std::to_integer<std::uint32_t>(bytes[i]);
+  else
+    n = std::to_integer<std::uint32_t>(bytes[i / 2]) >> (i % 2 * 4) & 15U;
+  const bool is_negative = t.is_signed && (n >> (t.bits - 1) & 1U) != 0;
+  return static_cast<std::int32_t>(n) - (is_negative ? 1 << t.bits : 0);
+}
+
+// Whole numbers of few bits, as i32.
+result<tensor> take_narrow(onnx_format::Tensor& from, narrow_type t, const std::string& what,
+                           const data_folders& folders) {
+  from.set_type(6);
+  const auto spec = spec_of(from, what);
+  if (!spec) return spec.error();
+  const bool are_fields = from.location() == 0 && !from.has_raw();
+  if (are_fields && t.bits >= 8) return take_known(from, *spec, what, folders);
+  const auto n = spec->shape.elements();
+  const auto size = t.bits == 16 ? 2 * n : t.bits == 8 ? n : (n + 1) / 2;
+  const auto sizes = shape::from(std::array{dim{size, 0}});
+  if (!sizes) return bad(what, "its sizes multiply to too many elements");
+  const auto bytes = take_known(from, {dtype::u8, *sizes}, what, folders);
+  if (!bytes) return bytes;
+  auto out = room_for(*spec, what);
+  if (!out) return out;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i)
+    out->data<std::int32_t>()[i] = number_at(bytes->bytes(), i, t);
+  return out;
+}
+
+}  // namespace
+
+result<tensor> take_tensor(onnx_format::Tensor& from, const std::string& what,
+                           const data_folders& folders, std::int64_t* narrow) {
+  if (const auto t = narrow_of(from.type()); t && narrow != nullptr) {
+    *narrow = from.type();
+    return take_narrow(from, *t, what, folders);
+  }
+  const auto spec = spec_of(from, what);
+  if (!spec) return spec.error();
+  return take_known(from, *spec, what, folders);
 }
 
 }  // namespace troupe::onnx

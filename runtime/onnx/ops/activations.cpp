@@ -79,11 +79,12 @@ values gelu_rule(node& n) {
   return {form == "tanh" ? gelu_tanh(n.in(0)) : gelu(n.in(0))};
 }
 
-// x sigmoid(alpha x)
+// x sigmoid(alpha x); with a second operand (SwiGLU) times that.
 values swish(node& n) {
   const auto x = n.in(0);
   const auto alpha = n.real("alpha", 1);
-  return {alpha == 1 ? silu(x) : mul(x, sigmoid(mul(x, n.number_like(x, alpha))))};
+  const auto y = alpha == 1 ? silu(x) : mul(x, sigmoid(mul(x, n.number_like(x, alpha))));
+  return {n.has(1) ? mul(y, n.in(1)) : y};
 }
 
 }  // namespace
@@ -109,6 +110,7 @@ void add_activations(rules& r) {
   r["Softplus"] = widening([](node& n) -> values { return {softplus(n.in(0))}; });
   r["Gelu"] = widening(gelu_rule);
   r["Swish"] = widening(swish);
+  r["SwiGLU"] = widening(swish);
   r["Mish"] = widening([](node& n) -> values { return {mul(n.in(0), tanh(softplus(n.in(0))))}; });
   r["Softsign"] = widening(softsign);
   r["ThresholdedRelu"] = widening(thresholded);

@@ -182,7 +182,9 @@ values cast_to(node& n, std::int64_t to) {
   const auto type = element_of(to);
   if (!type) n.refuse(fmt::format("element type {} is not supported", name_of_element(to)));
   n.ignore({"saturate", "round_mode"});  // of eight bits, which are none of our types
-  return {n.converted(n.in(0), *type)};
+  // A value of its own, which is not of the narrow type.
+  const auto x = n.narrow(std::size_t{0}) != 0 ? add(n.in(0), n.number(0, dtype::i32)) : n.in(0);
+  return {n.converted(x, *type)};
 }
 
 }  // namespace

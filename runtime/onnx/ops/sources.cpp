@@ -15,7 +15,8 @@ tensor scalar_of(dtype type, T x) {
 }
 
 values constant_rule(node& n) {
-  if (const auto t = n.tensor_of("value")) return {constant(n.g, *t)};
+  std::int64_t narrow = 0;
+  if (const auto t = n.tensor_of("value", &narrow)) return {n.marked(constant(n.g, *t), narrow)};
   if (n.has("value_float"))
     return {constant(n.g, scalar_of(dtype::f32, static_cast<float>(n.real("value_float", 0))))};
   if (n.has("value_int")) return {constant(n.g, scalar_of(dtype::i64, n.integer("value_int")))};

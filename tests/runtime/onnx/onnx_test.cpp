@@ -232,6 +232,7 @@ std::vector<op_case> elementwise_cases() {
        {f({1}, {1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (2 + 0.044715 * 8))})},
        20},
       {"Swish", {f({1}, {2})}, 1, {{"alpha", 0.5F}}, {f({1}, {2 / (1 + std::exp(-1))})}, 24},
+      {"SwiGLU", {f({1}, {2}), f({1}, {3})}, 2, {}, {f({1}, {6 / (1 + std::exp(-2))})}, 28},
       {"Mish", {f({1}, {2})}, 1, {}, {f({1}, {2 * std::tanh(std::log1p(std::exp(2)))})}, 18},
       {"Max", {f({2}, {1, 5}), f({2}, {2, 4}), f({}, {3})}, 3, {}, {f({2}, {3, 5})}},
       {"Min", {f({2}, {1, 5}), f({2}, {2, 4}), f({}, {3})}, 3, {}, {f({2}, {1, 3})}},
@@ -718,6 +719,30 @@ std::vector<op_case> layout_cases() {
        3,
        {{"reduction", std::string("add")}},
        {f({3}, {0, 18, 2})}},
+      {"ScatterElements",
+       {f({3}, {5, 1, 2}), i({3}, {1, 1, -3}), f({3}, {8, 9, 2})},
+       3,
+       {{"reduction", std::string("mul")}},
+       {f({3}, {10, 72, 2})},
+       18},
+      {"ScatterElements",
+       {f({2, 3}, {5, 1, 2, 0, 3, 4}), i({2, 1}, {2, 2}), f({2, 1}, {8, 1})},
+       3,
+       {{"reduction", std::string("max")}, {"axis", std::int64_t{1}}},
+       {f({2, 3}, {5, 1, 8, 0, 3, 4})},
+       18},
+      {"ScatterElements",
+       {b({3}, {1, 1, 0}), i({2}, {0, 2}), b({2}, {0, 1})},
+       3,
+       {},
+       {b({3}, {0, 1, 1})},
+       18},
+      {"ScatterND",
+       {i({2, 2}, {5, 6, 7, 8}), i({2, 1}, {0, 0}), i({2, 2}, {9, 3, 4, 7})},
+       3,
+       {{"reduction", std::string("min")}},
+       {i({2, 2}, {4, 3, 7, 8})},
+       18},
       {"ScatterND",
        {x, i({1, 1}, {1}), f({1, 3}, {7, 0, 9})},
        3,
@@ -796,9 +821,333 @@ std::vector<op_case> layout_cases() {
   };
 }
 
+// Resize takes its operands as: x, part, scales, sizes.
+std::vector<op_case> resize_cases() {
+  const auto two = f({2}, {1, 2}), four = f({4}, {1, 2, 3, 4}), five = f({5}, {1, 2, 4, 8, 16});
+  const auto none = f({0}, {});
+  const auto text = [](const char* t) { return std::string(t); };
+  return {
+      {"Resize", {two, none, f({1}, {2})}, 1, {}, {f({4}, {1, 1, 2, 2})}, 18, {false, true}},
+      {"Resize",
+       {two, none, f({1}, {2})},
+       1,
+       {{"nearest_mode", text("ceil")}, {"coordinate_transformation_mode", text("asymmetric")}},
+       {f({4}, {1, 2, 2, 2})},
+       18,
+       {false, true}},
+      {"Resize",
+       {two, none, none, whole_numbers({4})},
+       1,
+       {{"mode", text("linear")}, {"coordinate_transformation_mode", text("asymmetric")}},
+       {f({4}, {1, 1.5, 2, 2})},
+       13,
+       {false, true, true}},
+      // The length before it is cut off: 2.4.
+      {"Resize",
+       {four, none, f({1}, {0.6F})},
+       1,
+       {{"mode", text("linear")}, {"coordinate_transformation_mode", text("align_corners")}},
+       {f({2}, {1, 1 + 3 / 1.4})},
+       19,
+       {false, true}},
+      {"Resize",
+       {four, none, f({1}, {0.6F})},
+       1,
+       {{"mode", text("linear")}, {"coordinate_transformation_mode", text("half_pixel_symmetric")}},
+       {f({2}, {1 + 2 * (1 - 2 / 2.4) + 0.5 / 0.6 - 0.5, 1 + 2 * (1 - 2 / 2.4) + 1.5 / 0.6 - 0.5})},
+       19,
+       {false, true}},
+      {"Resize",
+       {four, none, none, whole_numbers({1})},
+       1,
+       {{"mode", text("linear")}, {"coordinate_transformation_mode", text("pytorch_half_pixel")}},
+       {f({1}, {1})},
+       19,
+       {false, true, true}},
+      {"Resize",
+       {four, f({2}, {0.5, 2}), none, whole_numbers({3})},
+       1,
+       {{"mode", text("linear")},
+        {"coordinate_transformation_mode", text("tf_crop_and_resize")},
+        {"extrapolation_value", 9.0F}},
+       {f({3}, {2.5, 9, 9})},
+       19,
+       {false, false, true}},
+      {"Resize",
+       {four, none, f({1}, {0.5})},
+       1,
+       {{"mode", text("linear")}, {"antialias", std::int64_t{1}}},
+       {f({2}, {1.625, 3.375})},
+       18,
+       {false, true}},
+      {"Resize",
+       {five, none, none, whole_numbers({3})},
+       1,
+       {{"mode", text("cubic")}},
+       {f({3}, {1.203702688217163, 4, 13.703701972961426})},
+       19,
+       {false, true, true}},
+      {"Resize",
+       {five, none, none, whole_numbers({3})},
+       1,
+       {{"mode", text("cubic")}, {"exclude_outside", std::int64_t{1}}, {"cubic_coeff_a", -0.5F}},
+       {f({3}, {1.206897497177124, 4, 13.931031227111816})},
+       19,
+       {false, true, true}},
+      {"Resize",
+       {five, none, none, whole_numbers({3})},
+       1,
+       {{"mode", text("cubic")}, {"antialias", std::int64_t{1}}},
+       {f({3}, {1.1301204819277073, 3.904761904761909, 13.137349397590357})},
+       19,
+       {false, true, true}},
+      // Of 2 x 4 at most 3 x 4 in its proportions: 2 x 4.
+      {"Resize",
+       {counted({1, 2, 4}), none, none, whole_numbers({3, 4})},
+       1,
+       {{"axes", list{1, 2}}, {"keep_aspect_ratio_policy", text("not_larger")}},
+       {counted({1, 2, 4})},
+       18,
+       {false, true, true}},
+      {"Resize",
+       {f({1, 2}, {1, 2}), none, none, whole_numbers({2, 2})},
+       1,
+       {{"axes", list{1, 0}}, {"keep_aspect_ratio_policy", text("not_smaller")}},
+       {f({2, 4}, {1, 1, 2, 2, 1, 1, 2, 2})},
+       18,
+       {false, true, true}},
+      {"Resize", {two, f({1}, {2})}, 1, {}, {f({4}, {1, 1, 2, 2})}, 10},
+      {"Upsample", {two, f({1}, {2})}, 1, {{"mode", text("linear")}}, {f({4}, {1, 1.5, 2, 2})}, 9},
+      {"Upsample", {two}, 1, {{"scales", std::vector<float>{2}}}, {f({4}, {1, 1, 2, 2})}, 7},
+  };
+}
+
+std::vector<op_case> attention_cases() {
+  const auto q = f({1, 1, 2, 1}, {0, 0}), k = f({1, 1, 2, 1}, {5, 7}), v = f({1, 1, 2, 1}, {1, 3});
+  const auto none = f({0}, {});
+  const auto x = f({1, 1, 1, 4}, {1, 2, 3, 4}), angles = f({1, 1, 2}, {0, 0.5});
+  const auto sines = f({1, 1, 2}, {1, 2});
+  const std::int64_t yes = 1;
+  return {
+      {"Attention", {q, k, v}, 3, {}, {f({1, 1, 2, 1}, {2, 2})}, 23},
+      {"Attention", {q, k, v}, 3, {{"is_causal", yes}}, {f({1, 1, 2, 1}, {1, 2})}, 23},
+      {"Attention",
+       {f({1, 1, 1, 1}, {4}), f({1, 1, 1, 1}, {3}), f({1, 1, 1, 1}, {1})},
+       3,
+       {{"scale", 0.5F}, {"softcap", 2.0F}, {"qk_matmul_output_mode", yes}},
+       {f({1, 1, 1, 1}, {1}), f({1, 1, 1, 1}, {3}), f({1, 1, 1, 1}, {1}),
+        f({1, 1, 1, 1}, {2 * std::tanh(3)})},
+       23},
+      // Two heads of queries share one of keys and values.
+      {"Attention",
+       {f({1, 1, 2}, {0, 0}), f({1, 2, 1}, {5, 7}), f({1, 2, 1}, {1, 3})},
+       3,
+       {{"q_num_heads", std::int64_t{2}}, {"kv_num_heads", yes}},
+       {f({1, 1, 2}, {2, 2})},
+       23},
+      // A query that sees nothing gives 0.
+      {"Attention", {q, k, v, b({2, 2}, {0, 1, 0, 0})}, 4, {}, {f({1, 1, 2, 1}, {3, 0})}, 23},
+      {"Attention", {q, k, v, f({2, 1}, {0, 0})}, 4, {}, {f({1, 1, 2, 1}, {1, 1})}, 24},
+      // With what was seen before, the first query sees two keys, the second one three.
+      {"Attention",
+       {q, k, v, none, f({1, 1, 1, 1}, {9}), f({1, 1, 1, 1}, {5})},
+       6,
+       {{"is_causal", yes}},
+       {f({1, 1, 2, 1}, {3, 3}), f({1, 1, 3, 1}, {9, 5, 7}), f({1, 1, 3, 1}, {5, 1, 3})},
+       23,
+       {false, false, false, true}},
+      {"Attention",
+       {q, k, v, none, none, none, whole_numbers({1})},
+       7,
+       {},
+       {f({1, 1, 2, 1}, {1, 1})},
+       24,
+       {false, false, false, true, true, true}},
+      {"Attention",
+       {q, k, v},
+       3,
+       {{"left_window_size", std::int64_t{0}}, {"right_window_size", std::int64_t{0}}},
+       {f({1, 1, 2, 1}, {1, 3})},
+       25},
+      {"RotaryEmbedding", {x, angles, sines}, 3, {}, {f({1, 1, 1, 4}, {-3, -7, 1, 6})}, 23},
+      {"RotaryEmbedding",
+       {x, angles, sines},
+       3,
+       {{"interleaved", yes}},
+       {f({1, 1, 1, 4}, {-2, 1, -6.5, 8})},
+       23},
+      // The first two of the features of each head, at places that are given.
+      {"RotaryEmbedding",
+       {f({1, 1, 3}, {1, 2, 3}), f({2, 1}, {7, 0}), f({2, 1}, {7, 1}), i({1, 1}, {1})},
+       4,
+       {{"rotary_embedding_dim", std::int64_t{2}}, {"num_heads", yes}},
+       {f({1, 1, 3}, {-2, 1, 3})},
+       23},
+  };
+}
+
+std::vector<op_case> quantised_cases() {
+  const auto bytes = [](const list& sizes, const elements_in& x) {
+    return of(dtype::u8, sizes, x);
+  };
+  return {
+      {"QuantizeLinear",
+       {f({4}, {-1, 0, 1.25, 300}), f({}, {0.5}), bytes({}, {10})},
+       3,
+       {},
+       {bytes({4}, {8, 10, 12, 255})},
+       13},
+      {"QuantizeLinear",
+       {f({2, 2}, {3, 3, -1, 4}), f({2}, {1, 2})},
+       2,
+       {{"axis", std::int64_t{0}}},
+       {bytes({2, 2}, {3, 3, 0, 2})},
+       21},
+      {"DequantizeLinear",
+       {bytes({2, 2}, {0, 3, 128, 255}), f({2}, {2, 0.5}), bytes({2}, {128, 1})},
+       3,
+       {},
+       {f({2, 2}, {-256, 1, 0, 127})},
+       13},
+      {"DequantizeLinear",
+       {bytes({1, 3}, {1, 2, 3}), f({1, 2}, {2, 10})},
+       2,
+       {{"block_size", std::int64_t{2}}},
+       {f({1, 3}, {2, 4, 30})},
+       21},
+      {"DequantizeLinear",
+       {of(dtype::i32, {2}, {-3, 4}), of(dtype::f16, {}, {0.5})},
+       2,
+       {},
+       {of(dtype::f16, {2}, {-1.5, 2})},
+       23},
+      {"DynamicQuantizeLinear",
+       {f({4}, {0, 2, -3, 1.34F})},
+       1,
+       {},
+       {bytes({4}, {153, 255, 0, 221}), f({}, {5.0 / 255}), bytes({}, {153})},
+       11},
+      {"DynamicQuantizeLinear",
+       {f({2}, {0, 0})},
+       1,
+       {},
+       {bytes({2}, {0, 0}), f({}, {0}), bytes({}, {0})},
+       11},
+      {"MatMulInteger",
+       {bytes({1, 2}, {11, 7}), bytes({2, 1}, {1, 4}), bytes({}, {12}), bytes({1}, {0})},
+       4,
+       {},
+       {of(dtype::i32, {1, 1}, {-21})},
+       10},
+  };
+}
+
+double logistic(double x) { return 1 / (1 + std::exp(-x)); }
+
+// One number as input, one as state, so that the standard's equations stand here as they are.
+std::vector<op_case> recurrent_cases() {
+  const auto x = f({2, 1, 1}, {1, -2});
+  const auto w = f({1, 4, 1}, {0.1, 0.2, 0.3, 0.4}), r = f({1, 4, 1}, {0.5, 0.6, 0.7, 0.8});
+  const auto bias = f({1, 8}, {0.1, 0.2, 0.3, 0.4, 0.01, 0.02, 0.03, 0.04});
+  const auto none = f({0}, {});
+  // Gates: input, output, forget, cell; p: peepholes of the first three.
+  const auto lstm = [](const elements_in& in, double h, double c, const elements_in& p) {
+    elements_in all;
+    for (const auto t : in) {
+      const auto sum = [&](int k) {
+        return (k + 1) * 0.1 * t + (k + 5) * 0.1 * h + (k + 1) * 0.11;
+      };
+      const auto i = logistic(sum(0) + p[0] * c), forget = logistic(sum(2) + p[2] * c);
+      c = forget * c + i * std::tanh(sum(3));
+      h = logistic(sum(1) + p[1] * c) * std::tanh(c);
+      all.push_back(h);
+    }
+    all.push_back(c);
+    return all;
+  };
+  const auto plain = lstm({1, -2}, 0, 0, {0, 0, 0}), back = lstm({-2, 1}, 0, 0, {0, 0, 0}),
+             peeped = lstm({1, -2}, 0.5, 0.25, {1, 2, 3}), one = lstm({1}, 0, 0, {0, 0, 0});
+  const auto twice = [](const array& a) {
+    auto sizes = list(a.spec.shape.sizes().begin(), a.spec.shape.sizes().end());
+    auto at = a.at;
+    sizes[0] = 2, at.insert(at.end(), a.at.begin(), a.at.end());
+    return f(sizes, at);
+  };
+  // Gates: update, reset, hidden.
+  const auto gru = [](double t, double h, bool is_linear_first) {
+    const auto z = logistic(0.1 * t + 0.5 * h + 0.11), q = logistic(0.2 * t + 0.6 * h + 0.22);
+    const auto seen = is_linear_first ? q * (0.7 * h + 0.03) : 0.7 * q * h + 0.03;
+    return (1 - z) * std::tanh(0.3 * t + 0.3 + seen) + z * h;
+  };
+  const auto gw = f({1, 3, 1}, {0.1, 0.2, 0.3}), gr = f({1, 3, 1}, {0.5, 0.6, 0.7});
+  const auto gb = f({1, 6}, {0.1, 0.2, 0.3, 0.01, 0.02, 0.03});
+  const auto first = f({1, 1, 1}, {0.5});
+  const auto step = [](double t, double h) { return std::tanh(0.1 * t + 0.5 * h + 0.11); };
+  return {
+      {"LSTM",
+       {x, w, r, bias},
+       1,
+       {{"hidden_size", std::int64_t{1}}},
+       {f({2, 1, 1, 1}, {plain[0], plain[1]}), f({1, 1, 1}, {plain[1]}), f({1, 1, 1}, {plain[2]})}},
+      {"LSTM",
+       {x, w, r, bias, none, first, f({1, 1, 1}, {0.25}), f({1, 3}, {1, 2, 3})},
+       1,
+       {},
+       {f({2, 1, 1, 1}, {peeped[0], peeped[1]}), f({1, 1, 1}, {peeped[1]}),
+        f({1, 1, 1}, {peeped[2]})},
+       22,
+       {false, false, false, false, true}},
+      {"LSTM",
+       {x, twice(w), twice(r), twice(bias)},
+       1,
+       {{"direction", std::string("bidirectional")}},
+       {f({2, 2, 1, 1}, {plain[0], back[1], plain[1], back[0]}), f({2, 1, 1}, {plain[1], back[1]}),
+        f({2, 1, 1}, {plain[2], back[2]})}},
+      // Behind its end a row gives zeros, and keeps its state.
+      {"LSTM",
+       {x, w, r, bias, of(dtype::i32, {1}, {1})},
+       1,
+       {},
+       {f({2, 1, 1, 1}, {one[0], 0}), f({1, 1, 1}, {one[0]}), f({1, 1, 1}, {one[1]})}},
+      {"GRU",
+       {x, gw, gr, gb, none, first},
+       1,
+       {},
+       {f({2, 1, 1, 1}, {gru(1, 0.5, false), gru(-2, gru(1, 0.5, false), false)}),
+        f({1, 1, 1}, {gru(-2, gru(1, 0.5, false), false)})},
+       14,
+       {false, false, false, false, true}},
+      {"GRU",
+       {f({1, 2, 1}, {1, -2}), gw, gr, gb, none, first},
+       1,
+       {{"linear_before_reset", std::int64_t{1}},
+        {"layout", std::int64_t{1}},
+        {"direction", std::string("reverse")}},
+       {f({1, 2, 1, 1}, {gru(1, gru(-2, 0.5, true), true), gru(-2, 0.5, true)}),
+        f({1, 1, 1}, {gru(1, gru(-2, 0.5, true), true)})},
+       14,
+       {false, false, false, false, true}},
+      {"RNN",
+       {x, f({1, 1, 1}, {0.1}), f({1, 1, 1}, {0.5}), f({1, 2}, {0.1, 0.01})},
+       1,
+       {},
+       {f({2, 1, 1, 1}, {step(1, 0), step(-2, step(1, 0))}), f({1, 1, 1}, {step(-2, step(1, 0))})}},
+      // Limits and numbers of an activation.
+      {"RNN",
+       {f({1, 1, 1}, {9}), f({1, 1, 1}, {1}), f({1, 1, 1}, {0})},
+       1,
+       {{"activations", std::vector<std::string>{"scaledtanh"}},
+        {"activation_alpha", std::vector<float>{3}},
+        {"activation_beta", std::vector<float>{0.5F}},
+        {"clip", 2.0F}},
+       {f({1, 1, 1, 1}, {3 * std::tanh(1)}), f({1, 1, 1}, {3 * std::tanh(1)})}},
+  };
+}
+
 std::vector<op_case> all_cases() {
   auto all = elementwise_cases();
-  for (auto* more : {reduction_cases, dense_cases, normalisation_cases, layout_cases})
+  for (auto* more : {reduction_cases, dense_cases, normalisation_cases, layout_cases, resize_cases,
+                     attention_cases, quantised_cases, recurrent_cases})
     for (auto& c : more()) all.push_back(std::move(c));
   return all;
 }
@@ -847,8 +1196,10 @@ BOOST_AUTO_TEST_CASE(every_op_gives_the_numbers_that_the_standard_says) {
   for (auto* add :
        {troupe::onnx::add_elementwise, troupe::onnx::add_logic, troupe::onnx::add_activations,
         troupe::onnx::add_reductions, troupe::onnx::add_products, troupe::onnx::add_einsum,
-        troupe::onnx::add_windows, troupe::onnx::add_normalisation, troupe::onnx::add_losses,
-        troupe::onnx::add_layout, troupe::onnx::add_indexing, troupe::onnx::add_sources})
+        troupe::onnx::add_windows, troupe::onnx::add_resizing, troupe::onnx::add_attention,
+        troupe::onnx::add_quantised, troupe::onnx::add_recurrent, troupe::onnx::add_normalisation,
+        troupe::onnx::add_losses, troupe::onnx::add_layout, troupe::onnx::add_indexing,
+        troupe::onnx::add_sources})
     add(rules);
   for (const auto& [op, rule] : rules) BOOST_TEST(tested.contains(op), op << " has no case here");
 }
@@ -1283,6 +1634,63 @@ BOOST_AUTO_TEST_CASE(every_cut_and_ten_thousand_damaged_files_are_errors_or_mode
   }
   BOOST_TEST(models > 100);  // damage of a weight or a name harms nobody
   try_one(good);
+}
+
+// Numbers of few bits are written as 8, 16 and twice 4 bits, in bytes or in fields.
+BOOST_AUTO_TEST_CASE(whole_numbers_of_few_bits_are_dequantised_moved_and_cast) {
+  const auto with = [](int type, const std::string& raw, std::int64_t count) {
+    onnx_writer w(21);
+    auto& t = w.initializer("w", f({1}, {0}));
+    t.set_type(type), t.set_dims(0, count), t.set_raw(raw);
+    w.initializer("scale", f({}, {0.5}));
+    return w;
+  };
+  const auto numbers_of = [](onnx_writer& w) {
+    w.output("y");
+    w.node("DequantizeLinear", {"w", "scale"}, {"y"});
+    const auto got = run(w, {});
+    BOOST_TEST_REQUIRE(bool(got), text_of(got));
+    return (*got)[0].at;
+  };
+  const std::tuple<int, std::string, elements_in> kinds[] = {
+      {3, "\x01\xff\x80", {0.5, -0.5, -64}},
+      {4, std::string("\x01\x00\xff\xff", 4), {0.5, 32767.5}},
+      {5, std::string("\x00\x80\xff\x7f", 4), {-16384, 16383.5}},
+      {21, "\xf1\x08", {0.5, 7.5, 4}},
+      {22, "\xf1\x08", {0.5, -0.5, -4}},
+  };
+  for (const auto& [type, raw, numbers] : kinds) {
+    auto w = with(type, raw, static_cast<std::int64_t>(numbers.size()));
+    BOOST_TEST((numbers_of(w) == numbers), "type " << type);
+  }
+  auto fields = with(3, "", 2);
+  auto& t = *fields.graph().mutable_initializers(0);
+  t.clear_raw(), t.add_integers32(-7), t.add_integers32(9);
+  BOOST_TEST((numbers_of(fields) == elements_in{-3.5, 4.5}));
+  auto short_one = with(22, "\x11", 3);
+  short_one.output("w");
+  expect_error(build(short_one), {"initializer 'w'", "2 bytes, and the file 1"});
+  // There and back, through what moves them.
+  onnx_writer back(21);
+  back.input("x", {dtype::f32, {2, 1}});
+  back.output("y"), back.output("z");
+  back.initializer("scale", f({}, {0.5}));
+  back.initializer("zero", f({}, {0})).set_type(3);
+  back.graph().mutable_initializers(1)->set_raw("\xfe");
+  back.node("QuantizeLinear", {"x", "scale", "zero"}, {"q"});
+  back.node("Transpose", {"q"}, {"t"});
+  back.node("DequantizeLinear", {"t", "scale", "zero"}, {"y"});
+  back.node("Cast", {"q"}, {"z"}, {{"to", std::int64_t{6}}});
+  const auto got = run(back, {{"x", f({2, 1}, {100, 3})}});
+  BOOST_TEST_REQUIRE(bool(got), text_of(got));
+  BOOST_TEST(((*got)[0] == f({1, 2}, {64.5, 3})));
+  BOOST_TEST(((*got)[1] == of(dtype::i32, {2, 1}, {127, 4})));
+  back.node("Add", {"q", "q"}, {"s"});
+  back.output("s");
+  expect_error(build(back), {"(Add)", "operand 0 is int8", "only quantisation"});
+  auto out = with(3, "\x01", 1);
+  out.output("w");
+  expect_error(build(out), {"output 'w'", "element type int8 is not supported"});
 }
 
 BOOST_AUTO_TEST_CASE(external_data_lie_in_the_folder_of_the_model_or_nowhere) {
