@@ -130,6 +130,12 @@ std::vector<std::string> node::texts(std::string_view name) const {
   if (a == nullptr) return {};
   return {a->texts().begin(), a->texts().end()};
 }
+const onnx_format::Graph& node::body(std::string_view name) const {
+  const auto* a = find(name);
+  if (a == nullptr) refuse(fmt::format("attribute '{}' is missing", name));
+  if (!a->has_graph()) wrong_type(name);
+  return a->graph();
+}
 std::optional<tensor> node::tensor_of(std::string_view name, std::int64_t* narrow) const {
   const auto* a = find(name);
   if (a == nullptr) return std::nullopt;

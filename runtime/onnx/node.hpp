@@ -39,12 +39,26 @@ using values = std::vector<value>;
 // Values that are i32 here and of a narrow type (narrow_of()) in the model: its number.
 using narrow_values = std::map<std::pair<std::uint32_t, std::uint32_t>, std::int64_t>;
 
+// Adds the graphs that nodes have as attributes (branches, bodies of loops).
+class body_builder {
+ public:
+  // What the body reads from around it is made now: before a branch begins, whose values nobody
+  // outside may use.
+  virtual void prepare(const onnx_format::Graph& body) = 0;
+  // Its ops, once more with each call; the results in the body's order.
+  virtual values build_body(const onnx_format::Graph& body, const values& inputs) = 0;
+
+ protected:
+  ~body_builder() = default;
+};
+
 class node {
  public:
   // `needed` has the names of all that outputs of the model follow from.
   node(graph& g, known_values& known, const onnx_format::Node& n, std::int64_t opset, values inputs,
-       const std::unordered_set<std::string>& needed, narrow_values& narrow)
+       const std::unordered_set<std::string>& needed, narrow_values& narrow, body_builder& bodies)
       : g(g),
+        bodies(bodies),
         opset(opset),
         known_(known),
         from_(n),
@@ -53,6 +67,7 @@ class node {
         narrow_(narrow) {}
 
   graph& g;
+  body_builder& bodies;
   const std::int64_t opset;
 
   // --- operands; an invalid value is one that was left out ---
@@ -77,6 +92,7 @@ class node {
   }
   // Values that must be known while the graph is built; an error says that they are not.
   tensor known(std::size_t i) const;
+  std::optional<tensor> known_if_any(value v) const { return known_.of(v); }
   integers known_integers(std::size_t i) const;
   std::int64_t known_integer(std::size_t i) const;
   double known_number(std::size_t i) const;
@@ -90,6 +106,7 @@ class node {
   integers list(std::string_view name, integers otherwise = {}) const;
   std::vector<float> reals(std::string_view name) const;
   std::vector<std::string> texts(std::string_view name) const;
+  const onnx_format::Graph& body(std::string_view name) const;
   std::optional<tensor> tensor_of(std::string_view name, std::int64_t* narrow = nullptr) const;
   void ignore(std::initializer_list<std::string_view> names) const {
     asked_.insert(names.begin(), names.end());
@@ -158,6 +175,7 @@ void add_resizing(rules& r);
 void add_attention(rules& r);
 void add_quantised(rules& r);
 void add_recurrent(rules& r);
+void add_control(rules& r);
 void add_normalisation(rules& r);
 void add_losses(rules& r);
 void add_layout(rules& r);

@@ -19,6 +19,37 @@ bool is_own(std::string_view domain) noexcept { return domain.empty() || domain 
 
 namespace {
 
+void add_names_read(const onnx_format::Graph& g, std::unordered_set<std::string>& names) {
+  for (const auto& o : g.outputs()) names.insert(o.name());
+  for (const auto& n : g.nodes()) {
+    names.insert(n.inputs().begin(), n.inputs().end());
+    for (const auto& a : n.attributes())
+      if (a.has_graph()) add_names_read(a.graph(), names);
+  }
+}
+
+}  // namespace
+
+// Nodes stand in order, so one walk from the last to the first finds all.
+std::vector<bool> find_needed(const onnx_format::Graph& g,
+                              std::unordered_set<std::string>& needed) {
+  std::vector<bool> is_needed(static_cast<std::size_t>(g.nodes_size()));
+  for (int i = g.nodes_size(); i-- > 0;) {
+    const auto& n = g.nodes(i);
+    if (std::ranges::none_of(n.outputs(),
+                             [&](const auto& o) { return !o.empty() && needed.contains(o); }))
+      continue;
+    is_needed[static_cast<std::size_t>(i)] = true;
+    needed.insert(n.inputs().begin(), n.inputs().end());
+    for (const auto& a : n.attributes())
+      if (a.has_graph()) add_names_read(a.graph(), needed);
+  }
+  needed.erase("");  // what was left out
+  return is_needed;
+}
+
+namespace {
+
 // Protobuf's own limit.
 constexpr std::uint64_t file_bytes_max = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t ir_version_max = 14;
@@ -81,7 +112,8 @@ class reader {
     for (const auto& o : file_.outputs)
       if (!makers_.contains(o.name))
         throw bad_file{fmt::format("output {} is made by no node", in_quotes(o.name))};
-    find_needed();
+    for (const auto& o : file_.outputs) file_.needed.insert(o.name);
+    file_.is_needed = find_needed(file_.graph, file_.needed);
     take_initializers();
   }
 
@@ -133,23 +165,6 @@ class reader {
       file_.initializers.emplace(t.name(), std::move(*taken));
     }
     file_.graph.clear_initializers();
-  }
-
-  // Nodes stand in order, so one walk from the last to the first finds all.
-  void find_needed() {
-    for (const auto& o : file_.outputs) file_.needed.insert(o.name);
-    const auto n = file_.graph.nodes_size();
-    file_.is_needed.assign(static_cast<std::size_t>(n), false);
-    for (int i = n; i-- > 0;) {
-      const auto& node = file_.graph.nodes(i);
-      if (std::ranges::none_of(node.outputs(), [&](const auto& o) {
-            return !o.empty() && file_.needed.contains(o);
-          }))
-        continue;
-      file_.is_needed[static_cast<std::size_t>(i)] = true;
-      for (const auto& in : node.inputs())
-        if (!in.empty()) file_.needed.insert(in);
-    }
   }
 
   // Inputs may be initializers, which are then not fed.

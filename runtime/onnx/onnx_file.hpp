@@ -29,6 +29,10 @@ struct file {
   std::vector<bool> is_needed;
 };
 
+// What the results of a graph (names that are in `needed`) follow from is added there; the nodes
+// that make it are true in the result. A node with graphs of its own needs what they read.
+std::vector<bool> find_needed(const onnx_format::Graph& g, std::unordered_set<std::string>& needed);
+
 // ONNX's names and numbers of element types; nullopt: tensors have no such type.
 std::optional<dtype> element_of(std::int64_t type) noexcept;
 std::string name_of_element(std::int64_t type);

@@ -7,6 +7,7 @@
 #include <set>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 namespace troupe {
 namespace onnx {
@@ -25,6 +26,7 @@ rules all_rules() {
   add_attention(r);
   add_quantised(r);
   add_recurrent(r);
+  add_control(r);
   add_normalisation(r);
   add_losses(r);
   add_layout(r);
@@ -51,7 +53,7 @@ struct stop {
   error_code code = error_code::usage;
 };
 
-class builder {
+class builder final : public body_builder {
  public:
   builder(const file& f, graph& g, const onnx_build_options& o)
       : file_(f),
@@ -69,7 +71,7 @@ class builder {
     for (int i = 0; i < nodes.size(); ++i) {
       if (!file_.is_needed[static_cast<std::size_t>(i)]) continue;
       try {
-        add_node(nodes.Get(i));
+        add_node(nodes.Get(i), file_.needed);
       } catch (const refusal& r) {
         const auto& n = nodes.Get(i);
         // A call that the graph refused says more than what followed from it.
@@ -217,6 +219,74 @@ class builder {
     return values_[name] = v;
   }
 
+  // A name of a body is gone behind it, and one from around it is what it was.
+  void put(const std::string& name, value v) {
+    auto& at = values_[name];
+    if (hidden_ != nullptr) hidden_->emplace_back(name, at);
+    at = v;
+  }
+
+  void prepare(const onnx_format::Graph& body) override {
+    const auto make = [&](const std::string& name) {
+      if (!values_.contains(name) && file_.initializers.contains(name)) (void)value_of(name);
+    };
+    for (const auto& o : body.outputs()) make(o.name());
+    for (const auto& n : body.nodes()) {
+      for (const auto& i : n.inputs()) make(i);
+      for (const auto& a : n.attributes())
+        if (a.has_graph()) prepare(a.graph());
+    }
+  }
+
+  values build_body(const onnx_format::Graph& body, const values& inputs) override {
+    if (static_cast<std::size_t>(body.inputs_size()) != inputs.size())
+      throw refusal{fmt::format("its graph '{}' has {} inputs, expected {}", shown(body.name()),
+                                body.inputs_size(), inputs.size())};
+    hidden_names own;
+    auto* const around = std::exchange(hidden_, &own);
+    for (int i = 0; i < body.inputs_size(); ++i)
+      put(body.inputs(i).name(), inputs[static_cast<std::size_t>(i)]);
+    std::unordered_set<std::string> needed;
+    for (const auto& o : body.outputs()) needed.insert(o.name());
+    const auto is_needed = find_needed(body, needed);
+    for (const auto& t : body.initializers())
+      if (needed.contains(t.name())) put_initializer(t);
+    for (int i = 0; i < body.nodes_size(); ++i)
+      if (is_needed[static_cast<std::size_t>(i)]) add_node_of(body, i, needed);
+    values out;
+    for (const auto& o : body.outputs()) out.push_back(value_of(o.name()));
+    hidden_ = around;
+    for (auto at = own.rbegin(); at != own.rend(); ++at) {
+      if (at->second.is_valid())
+        values_[at->first] = at->second;
+      else
+        values_.erase(at->first);
+    }
+    return out;
+  }
+
+  void put_initializer(onnx_format::Tensor copy) {
+    std::int64_t narrow = 0;
+    const auto name = copy.name();
+    const auto taken =
+        take_tensor(copy, fmt::format("initializer '{}'", shown(name)), {}, &narrow);
+    if (!taken) throw refusal{taken.error().message()};
+    const auto v = constant(graph_, *taken, graph_name(name, "constant"));
+    if (narrow != 0) narrow_[{v.node, v.output}] = narrow;
+    put(name, v);
+  }
+
+  void add_node_of(const onnx_format::Graph& body, int number,
+                   const std::unordered_set<std::string>& needed) {
+    const auto& n = body.nodes(number);
+    try {
+      add_node(n, needed);
+    } catch (const refusal& r) {
+      throw refusal{fmt::format("node {} ({}) of its graph '{}': {}", number, shown(n.op_type()),
+                                shown(body.name()), r.what)};
+    }
+  }
+
   // Ops that move elements give the type that they take; of others only those of
   // ops/quantised.cpp, Cast and Constant know narrow types.
   values computed(node& n, const rule& r, std::string_view op) {
@@ -240,7 +310,7 @@ class builder {
     return out;
   }
 
-  void add_node(const onnx_format::Node& from) {
+  void add_node(const onnx_format::Node& from, const std::unordered_set<std::string>& needed) {
     if (!is_own(from.domain()))
       throw refusal{fmt::format("ops of '{}' are not supported", shown(from.domain()))};
     if (file_.opset < 1) throw refusal{"the file does not say of which opset of ONNX its ops are"};
@@ -256,7 +326,7 @@ class builder {
     const auto scope = graph_.name_scope(graph_name(from.name(), from.op_type()));
     values operands;
     for (const auto& i : from.inputs()) operands.push_back(i.empty() ? value{} : value_of(i));
-    node n(graph_, known_, from, file_.opset, std::move(operands), file_.needed, narrow_);
+    node n(graph_, known_, from, file_.opset, std::move(operands), needed, narrow_, *this);
     const auto results = computed(n, found->second, from.op_type());
     if (graph_.first_error()) throw refusal{"an operand does not fit"};
     if (const auto unknown = n.unknown_attribute())
@@ -267,7 +337,7 @@ class builder {
       if (!n.wants(static_cast<std::size_t>(i))) continue;
       if (static_cast<std::size_t>(i) >= results.size())
         throw refusal{fmt::format("output {} is not supported", i)};
-      values_[from.outputs(i)] = results[static_cast<std::size_t>(i)];
+      put(from.outputs(i), results[static_cast<std::size_t>(i)]);
     }
   }
 
@@ -315,6 +385,9 @@ class builder {
   const std::size_t first_;
   std::unordered_map<std::string, value> values_;
   narrow_values narrow_;
+  // What names were before the body that is being built; null: none is.
+  using hidden_names = std::vector<std::pair<std::string, value>>;
+  hidden_names* hidden_ = nullptr;
   std::vector<onnx_value> inputs_, weight_names_;
   std::vector<std::pair<std::string, tensor>> weights_;
 };

@@ -50,7 +50,7 @@ struct onnx_build_options {
   // Of inputs: what is fed, where the file leaves sizes open, or where others are wanted. The first
   // dimension may be batch_of(bound).
   std::vector<std::pair<std::string, tensor_spec>> shapes{};
-  // Of inputs: what they will be fed with. Where a shape, an axis or a size follows from one of
+  // Of inputs: what they will be fed with. Where a shape, an axis, a size or a branch follows from one of
   // them (which ONNX allows, and a graph does not), this value is taken; such inputs are named in
   // onnx_graph::fixed. They also give shapes, as above.
   std::vector<std::pair<std::string, tensor>> values{};

@@ -1197,11 +1197,102 @@ BOOST_AUTO_TEST_CASE(every_op_gives_the_numbers_that_the_standard_says) {
        {troupe::onnx::add_elementwise, troupe::onnx::add_logic, troupe::onnx::add_activations,
         troupe::onnx::add_reductions, troupe::onnx::add_products, troupe::onnx::add_einsum,
         troupe::onnx::add_windows, troupe::onnx::add_resizing, troupe::onnx::add_attention,
-        troupe::onnx::add_quantised, troupe::onnx::add_recurrent, troupe::onnx::add_normalisation,
+        troupe::onnx::add_quantised, troupe::onnx::add_recurrent, troupe::onnx::add_control, troupe::onnx::add_normalisation,
         troupe::onnx::add_losses, troupe::onnx::add_layout, troupe::onnx::add_indexing,
         troupe::onnx::add_sources})
     add(rules);
+  // They have graphs as attributes: the next cases, and tests/models/onnx_control_test.cpp.
+  for (const auto* op : {"If", "Loop", "Scan"}) tested.insert(op);
   for (const auto& [op, rule] : rules) BOOST_TEST(tested.contains(op), op << " has no case here");
+}
+
+// A body as an attribute of a node.
+void put_body(onnx_format::Node& n, const std::string& name, const onnx_writer& w) {
+  auto& a = *n.add_attributes();
+  a.set_name(name), a.set_type(5);
+  *a.mutable_graph() = w.model.graph();
+}
+
+BOOST_AUTO_TEST_CASE(a_branch_that_is_known_is_taken_while_the_graph_is_built) {
+  for (const bool is_square : {true, false}) {
+    onnx_writer w, square, line;
+    w.input("x", {dtype::f32, {4}});
+    w.initializer("is_square", b({}, {is_square ? 1.0 : 0.0}));
+    w.initializer("two", whole_numbers({2, 2}));
+    // Of other shapes; a name of the branch is not that of the graph around it.
+    square.node("Abs", {"x"}, {"h"}), square.node("Reshape", {"h", "two"}, {"r"});
+    square.output("r");
+    line.initializer("r", f({1}, {7})), line.output("r");
+    w.node("Neg", {"x"}, {"h"});
+    auto& n = w.node("If", {"is_square"}, {"y"});
+    put_body(n, "then_branch", square), put_body(n, "else_branch", line);
+    w.output("y"), w.output("h");
+    const auto got = run(w, {{"x", f({4}, {1, -2, 3, -4})}});
+    BOOST_TEST_REQUIRE(bool(got), text_of(got));
+    BOOST_TEST(((*got)[0] == (is_square ? f({2, 2}, {1, 2, 3, 4}) : f({1}, {7}))));
+    BOOST_TEST(((*got)[1] == f({4}, {-1, 2, -3, 4})));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_loop_whose_iterations_are_known_collects_what_each_gives) {
+  onnx_writer w, body;
+  w.input("x", {dtype::f32, {1}});
+  w.initializer("three", i({}, {3}));
+  w.initializer("yes", b({}, {1}));
+  body.input("i", {dtype::i64, {}}), body.input("go", {dtype::boolean, {}});
+  body.input("v", {dtype::f32, {1}});
+  body.node("Cast", {"i"}, {"at"}, {{"to", std::int64_t{1}}});
+  body.node("Add", {"v", "at"}, {"sum"}), body.node("Identity", {"go"}, {"on"});
+  body.output("on"), body.output("sum"), body.output("sum");
+  put_body(w.node("Loop", {"three", "yes", "x"}, {"last", "all"}), "body", body);
+  w.output("last"), w.output("all");
+  const auto got = run(w, {{"x", f({1}, {10})}});
+  BOOST_TEST_REQUIRE(bool(got), text_of(got));
+  BOOST_TEST(((*got)[0] == f({1}, {13})));
+  BOOST_TEST(((*got)[1] == f({3, 1}, {10, 11, 13})));
+  // How often: what is fed says it, and results cannot be collected.
+  w.graph().clear_initializers();
+  w.initializer("yes", b({}, {1}));
+  w.input("three", {dtype::i64, {}});
+  expect_error(build(w), {"(Loop)", "its iterations must be known"});
+}
+
+BOOST_AUTO_TEST_CASE(a_scan_goes_along_its_sequences_in_either_direction) {
+  onnx_writer w, body;
+  w.input("x", {dtype::f32, {2, 3}}), w.input("s", {dtype::f32, {2}});
+  body.input("state", {dtype::f32, {2}}), body.input("one", {dtype::f32, {2}});
+  body.node("Add", {"state", "one"}, {"sum"}), body.node("Neg", {"sum"}, {"other"});
+  body.output("sum"), body.output("other");
+  put_body(w.node("Scan", {"s", "x"}, {"last", "all"},
+                  {{"num_scan_inputs", std::int64_t{1}},
+                   {"scan_input_axes", list{1}},
+                   {"scan_input_directions", list{1}},
+                   {"scan_output_axes", list{-1}},
+                   {"scan_output_directions", list{1}}}),
+           "body", body);
+  w.output("last"), w.output("all");
+  const auto got = run(w, {{"x", counted({2, 3})}, {"s", f({2}, {10, 20})}});
+  BOOST_TEST_REQUIRE(bool(got), text_of(got));
+  BOOST_TEST(((*got)[0] == f({2}, {13, 32})));
+  BOOST_TEST(((*got)[1] == f({2, 3}, {-13, -13, -12, -32, -29, -25})));
+}
+
+BOOST_AUTO_TEST_CASE(mistakes_in_a_body_name_the_node_and_its_graph) {
+  onnx_writer w, body;
+  w.input("x", {dtype::f32, {1}});
+  w.initializer("yes", b({}, {1}));
+  body.model.mutable_graph()->set_name("inner");
+  body.node("NonZero", {"x"}, {"r"}), body.output("r");
+  auto& n = w.node("If", {"yes"}, {"y"});
+  put_body(n, "then_branch", body);
+  w.output("y");
+  expect_error(build(w), {"(If)", "attribute 'else_branch' is missing"});
+  put_body(n, "else_branch", body);
+  expect_error(build(w), {"node 0 'If_node' (If)", "node 0 (NonZero) of its graph 'inner'",
+                          "not supported"});
+  auto& inner = *n.mutable_attributes(0)->mutable_graph()->mutable_nodes(0);
+  inner.set_op_type("Abs"), inner.set_inputs(0, "nobody");
+  expect_error(build(w), {"(If)", "'nobody' was never made"});
 }
 
 BOOST_AUTO_TEST_CASE(shapes_are_computed_from_constants_while_the_graph_is_built) {
