@@ -1,5 +1,6 @@
 #include "troupe/runtime/onnx/onnx_import.hpp"
 
+#include "troupe/runtime/graph/graph_regions.hpp"
 #include "troupe/runtime/onnx/node.hpp"
 
 #include <algorithm>
@@ -92,6 +93,9 @@ class builder final : public body_builder {
 
  private:
   static constexpr std::size_t nodes_max = 4'000'000;
+  // Bodies that are built, one after the other or in each other; ops when one more is.
+  static constexpr std::size_t bodies_max = std::size_t{1} << 16,
+                               body_nodes_max = std::size_t{1} << 19;
 
   std::string described(int number) const {
     const auto& n = file_.graph.nodes(number);
@@ -242,13 +246,19 @@ class builder final : public body_builder {
     if (static_cast<std::size_t>(body.inputs_size()) != inputs.size())
       throw refusal{fmt::format("its graph '{}' has {} inputs, expected {}", shown(body.name()),
                                 body.inputs_size(), inputs.size())};
+    // Loops in loops multiply: what is written out is held to what a file of that size may ask for.
+    if (++bodies_ > bodies_max || graph_.nodes().size() - first_ > body_nodes_max)
+      throw refusal{"its loops are too long to be written out"};
     hidden_names own;
     auto* const around = std::exchange(hidden_, &own);
     for (int i = 0; i < body.inputs_size(); ++i)
       put(body.inputs(i).name(), inputs[static_cast<std::size_t>(i)]);
-    std::unordered_set<std::string> needed;
-    for (const auto& o : body.outputs()) needed.insert(o.name());
-    const auto is_needed = find_needed(body, needed);
+    auto [needs, is_new] = needs_.try_emplace(&body);
+    auto& [needed, is_needed] = needs->second;
+    if (is_new) {
+      for (const auto& o : body.outputs()) needed.insert(o.name());
+      is_needed = find_needed(body, needed);
+    }
     for (const auto& t : body.initializers())
       if (needed.contains(t.name())) put_initializer(t);
     for (int i = 0; i < body.nodes_size(); ++i)
@@ -265,15 +275,19 @@ class builder final : public body_builder {
     return out;
   }
 
-  void put_initializer(onnx_format::Tensor copy) {
-    std::int64_t narrow = 0;
-    const auto name = copy.name();
-    const auto taken =
-        take_tensor(copy, fmt::format("initializer '{}'", shown(name)), {}, &narrow);
-    if (!taken) throw refusal{taken.error().message()};
-    const auto v = constant(graph_, *taken, graph_name(name, "constant"));
-    if (narrow != 0) narrow_[{v.node, v.output}] = narrow;
-    put(name, v);
+  // Once for all iterations that are written out in one place.
+  void put_initializer(const onnx_format::Tensor& t) {
+    auto& made = body_constants_[{&t, graph_.regions().current()}];
+    if (!made.is_valid()) {
+      std::int64_t narrow = 0;
+      auto copy = t;
+      const auto taken =
+          take_tensor(copy, fmt::format("initializer '{}'", shown(t.name())), {}, &narrow);
+      if (!taken) throw refusal{taken.error().message()};
+      made = constant(graph_, *taken, graph_name(t.name(), "constant"));
+      if (narrow != 0) narrow_[{made.node, made.output}] = narrow;
+    }
+    put(t.name(), made);
   }
 
   void add_node_of(const onnx_format::Graph& body, int number,
@@ -388,6 +402,13 @@ class builder final : public body_builder {
   // What names were before the body that is being built; null: none is.
   using hidden_names = std::vector<std::pair<std::string, value>>;
   hidden_names* hidden_ = nullptr;
+  struct body_needs {
+    std::unordered_set<std::string> needed;
+    std::vector<bool> is_needed;
+  };
+  std::unordered_map<const onnx_format::Graph*, body_needs> needs_;
+  std::map<std::pair<const onnx_format::Tensor*, std::uint32_t>, value> body_constants_;
+  std::size_t bodies_ = 0;
   std::vector<onnx_value> inputs_, weight_names_;
   std::vector<std::pair<std::string, tensor>> weights_;
 };

@@ -50,9 +50,9 @@ struct onnx_build_options {
   // Of inputs: what is fed, where the file leaves sizes open, or where others are wanted. The first
   // dimension may be batch_of(bound).
   std::vector<std::pair<std::string, tensor_spec>> shapes{};
-  // Of inputs: what they will be fed with. Where a shape, an axis, a size or a branch follows from one of
-  // them (which ONNX allows, and a graph does not), this value is taken; such inputs are named in
-  // onnx_graph::fixed. They also give shapes, as above.
+  // Of inputs: what they will be fed with. Where a shape, an axis, a size or a branch follows from
+  // one of them (which ONNX allows, and a graph does not), this value is taken; such inputs are
+  // named in onnx_graph::fixed. They also give shapes, as above.
   std::vector<std::pair<std::string, tensor>> values{};
   std::size_t result_bytes_max = std::size_t{1} << 31;  // of each op
   // The model's weights, its f32 initializers that are no scalars (nor the mean and variance of a

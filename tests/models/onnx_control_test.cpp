@@ -39,9 +39,8 @@ std::vector<numbers> runs(const onnx_writer& w, const std::vector<numbers>& all)
   BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
   std::vector<numbers> out;
   for (const auto& x : all) {
-    const auto fed =
-        (*run)->feed(g.node(built->inputs.at(0).at.node).name,
-                     tensor::of<float>(dtype::f32, {2}, std::span<const float>(x)));
+    const auto fed = (*run)->feed(g.node(built->inputs.at(0).at.node).name,
+                                  tensor::of<float>(dtype::f32, {2}, std::span<const float>(x)));
     BOOST_REQUIRE_MESSAGE(fed, (fed ? "" : fed.error().text()));
     const auto got = (*run)->fetch();
     BOOST_REQUIRE_MESSAGE(got, (got ? "" : got.error().text()));
@@ -75,7 +74,8 @@ BOOST_AUTO_TEST_CASE(a_branch_is_taken_by_what_is_fed) {
   otherwise.node("Mul", {"x", "own"}, {"r"}), otherwise.output("r");
   auto& n = w.node("If", {"is_large"}, {"y"});
   graph_of(n, "then_branch", then), graph_of(n, "else_branch", otherwise);
-  BOOST_CHECK(runs(w, {{1, 2}, {10, 20}, {3, 4}}) == (std::vector<numbers>{{1, 4}, {0, 10}, {3, 8}}));
+  BOOST_CHECK(runs(w, {{1, 2}, {10, 20}, {3, 4}}) ==
+              (std::vector<numbers>{{1, 4}, {0, 10}, {3, 8}}));
 }
 
 // x is doubled until its sum is above 10, five times at most.

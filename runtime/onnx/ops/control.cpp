@@ -1,6 +1,6 @@
 // If, Loop and Scan. What is known while the graph is built is decided there: the branch that is
-// taken, the iterations of a loop one after the other. Else they are branches and loops of the graph
-// (runtime/graph/control_flow.hpp).
+// taken, the iterations of a loop one after the other. Else they are branches and loops of the
+// graph (runtime/graph/control_flow.hpp).
 
 #include "troupe/runtime/onnx/node.hpp"
 
@@ -123,9 +123,10 @@ values loop_rule(node& n) {
     if (trips)
       if (auto out = written_out(n, p, *trips)) return *out;
   if (p.collected > 0)
-    n.refuse(fmt::format("it collects results, so its iterations must be known while the graph is "
-                         "built, and be {} at most",
-                         written_out_max));
+    n.refuse(
+        fmt::format("it collects results, so its iterations must be known while the graph is "
+                    "built, and be {} at most",
+                    written_out_max));
   return loop_in_graph(n, p);
 }
 
@@ -172,8 +173,7 @@ values scan_rule(node& n) {
       const auto at = in_ways[i] != 0 ? steps - 1 - t : t;
       auto dims = n.sizes(sequences[i]);
       dims.erase(dims.begin());
-      in.push_back(
-          n.reshaped(slice(sequences[i], {range{.begin = at, .end = at + 1}}), dims));
+      in.push_back(n.reshaped(slice(sequences[i], {range{.begin = at, .end = at + 1}}), dims));
     }
     const auto out = n.bodies.build_body(body, in);
     std::copy_n(out.begin(), states, state.begin());

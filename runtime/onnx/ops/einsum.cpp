@@ -28,6 +28,9 @@ std::size_t place_of(const labels& all, label l) {
 // The labels of a term; `dots`: how many dimensions its ellipsis has.
 labels labels_of(const node& n, std::string_view term, std::size_t dots) {
   labels all;
+  if (term.find("...") != term.rfind("..."))
+    n.refuse(fmt::format("attribute 'equation': '{}' has more than one ellipsis",
+                         shown(std::string(term))));
   for (std::size_t i = 0; i < term.size(); ++i) {
     const char c = term[i];
     if (term.substr(i, 3) == "...") {

@@ -25,7 +25,7 @@ value spread_scale(const node& n, value v, value x) {
     return n.reshaped(v, dims);
   }
   auto wanted = s;
-  if (block > 0) wanted[axis] = (s[axis] + block - 1) / block;
+  if (block > 0) wanted[axis] = s[axis] / block + (s[axis] % block != 0 ? 1 : 0);
   if (block < 1 || own != wanted)
     n.refuse(fmt::format("scale {} does not fit blocks of {} along axis {} of {}",
                          to_string(spec(v)), block, axis, to_string(spec(x))));

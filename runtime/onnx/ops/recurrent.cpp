@@ -169,6 +169,7 @@ values recurrent(const node& n, std::int64_t gates, const std::vector<std::strin
       names.size() * static_cast<std::size_t>(directions));
   const auto of_direction = [&](value v, std::int64_t d) {
     auto dims = n.sizes(v);
+    if (dims.empty()) n.refuse("an operand is one number, expected one of each direction");
     dims.erase(dims.begin());
     return n.reshaped(slice(v, {range{.begin = d, .end = d + 1}}), dims);
   };

@@ -1,6 +1,6 @@
 // Resize and Upsample: along each axis that changes, every place of the result is a sum of a few
-// places of x with weights that follow from the sizes alone. So an axis is a gather (nearest), or a
-// product with a matrix of weights.
+// places of x with weights that follow from the sizes alone. So an axis is a few gathers with a
+// weight for each place, or, where many places count (antialias), a product with a matrix.
 
 #include "troupe/runtime/onnx/node.hpp"
 
@@ -60,49 +60,97 @@ double weight_of(const resizing& r, double distance) {
   return x < 2 ? ((a * x - 5 * a) * x + 8 * a) * x - 4 * a : 0;
 }
 
-// Weights of all of x for the result's place i.
-void add_weights_of(const resizing& r, const resized_axis& a, double at, float* row) {
+struct weighted {
+  std::int64_t place;
+  double weight;
+};
+
+// What counts for the result's place that is `at` in x: each place of x once.
+std::vector<weighted> taps_of(const resizing& r, const resized_axis& a, double at) {
   const double reach = r.mode == "linear" ? 1 : 2;
-  // Smaller than x: as many more places count.
+  // Where x becomes smaller, as many more places count.
   const double stretch = r.is_smooth ? std::min(a.scale, 1.0) : 1;
-  const auto wide = reach / stretch;
-  const auto first = static_cast<std::int64_t>(std::floor(at - wide)),
-             last = static_cast<std::int64_t>(std::ceil(at + wide));
-  std::vector<double> weights(static_cast<std::size_t>(last - first + 1));
+  const auto last_place = static_cast<double>(a.from - 1);
+  std::vector<weighted> all;
   double sum = 0;
-  for (auto k = first; k <= last; ++k) {
-    auto& w = weights[static_cast<std::size_t>(k - first)];
-    w = weight_of(r, (static_cast<double>(k) - at) * stretch);
-    if (r.leaves_out && (k < 0 || k >= a.from)) w = 0;
+  const auto last = std::ceil(at + reach / stretch);
+  for (auto k = std::floor(at - reach / stretch); k <= last; ++k) {
+    const auto w = weight_of(r, (k - at) * stretch);
+    if (w == 0 || (r.leaves_out && (k < 0 || k > last_place))) continue;
     sum += w;
+    const auto place = static_cast<std::int64_t>(std::clamp(k, 0.0, last_place));
+    if (!all.empty() && all.back().place == place)
+      all.back().weight += w;
+    else
+      all.push_back({place, w});
   }
-  for (auto k = first; k <= last; ++k)
-    row[std::clamp<std::int64_t>(k, 0, a.from - 1)] +=
-        static_cast<float>(weights[static_cast<std::size_t>(k - first)] / sum);
+  for (auto& t : all) t.weight /= sum;
+  return all;
+}
+
+value summed_taps(const node& n, value x, std::size_t axis,
+                  const std::vector<std::vector<weighted>>& all, std::size_t taps) {
+  const auto size = static_cast<std::int64_t>(all.size());
+  integers dims(spec(x).shape.rank(), 1);
+  dims[axis] = size;
+  value sum;
+  for (std::size_t k = 0; k < taps; ++k) {
+    const auto tap = [&](std::size_t i) {  // one that a place lacks weighs nothing
+      return k < all[i].size() ? all[i][k] : weighted{all[i].empty() ? 0 : all[i][0].place, 0};
+    };
+    const auto at =
+        n.made<std::int64_t>(dtype::i64, {size}, [&](std::size_t i) { return tap(i).place; });
+    const auto weights =
+        n.made<double>(dtype::f64, dims, [&](std::size_t i) { return tap(i).weight; });
+    const auto part = mul(gather(x, constant(n.g, at), static_cast<std::int64_t>(axis)),
+                          n.converted(constant(n.g, weights), spec(x).type));
+    sum = sum.is_valid() ? add(sum, part) : part;
+  }
+  return sum;
+}
+
+value summed_product(const node& n, value x, std::size_t axis,
+                     const std::vector<std::vector<weighted>>& all, std::int64_t from) {
+  const auto size = static_cast<std::int64_t>(all.size());
+  auto weights = n.made<double>(dtype::f64, {size, from}, [](std::size_t) { return 0.0; });
+  for (std::size_t i = 0; i < all.size(); ++i)
+    for (const auto& t : all[i])
+      weights
+          .data<double>()[i * static_cast<std::size_t>(from) + static_cast<std::size_t>(t.place)] =
+          t.weight;
+  const auto w = n.converted(constant(n.g, weights), spec(x).type);
+  const auto rank = spec(x).shape.rank();
+  if (rank == 1) return n.reshaped(matmul(n.reshaped(x, {1, from}), w, false, true), {size});
+  return n.moved(matmul(n.moved(x, axis, rank - 1), w, false, true), rank - 1, axis);
 }
 
 value resized(const node& n, value x, std::size_t axis, const resizing& r, const resized_axis& a) {
+  constexpr std::size_t gathered_max = 8;
   std::vector<double> places;
-  for (std::int64_t i = 0; i < a.to; ++i) places.push_back(place_in_x(r, a, i));
-  if (r.mode == "nearest") {
+  for (std::int64_t i = 0; i < a.to; ++i) {
+    places.push_back(place_in_x(r, a, i));
+    if (!(std::abs(places.back()) < 0x1p40) || (r.is_smooth && a.scale < 0x1p-20))
+      n.refuse(fmt::format("{} elements cannot become {} by a scale of {}", a.from, a.to, a.scale));
+  }
+  if (r.mode == "nearest" || places.empty()) {
     const auto at = n.made<std::int64_t>(dtype::i64, {a.to}, [&](std::size_t i) {
       return static_cast<std::int64_t>(
           std::clamp(rounded(r, places[i]), 0.0, static_cast<double>(a.from - 1)));
     });
     x = gather(x, constant(n.g, at), static_cast<std::int64_t>(axis));
   } else {
-    std::vector<float> all(static_cast<std::size_t>(a.from * a.to));
-    for (std::size_t i = 0; i < places.size(); ++i)
-      add_weights_of(r, a, places[i], all.data() + i * static_cast<std::size_t>(a.from));
-    const auto weights = n.converted(
-        constant(n.g,
-                 n.made<float>(dtype::f32, {a.to, a.from}, [&](std::size_t i) { return all[i]; })),
-        spec(x).type);
-    const auto rank = spec(x).shape.rank();
-    if (rank == 1)
-      x = n.reshaped(matmul(n.reshaped(x, {1, a.from}), weights, false, true), {a.to});
-    else
-      x = n.moved(matmul(n.moved(x, axis, rank - 1), weights, false, true), rank - 1, axis);
+    std::vector<std::vector<weighted>> all;
+    std::size_t most = 1, together = 0;
+    for (const auto at : places) {
+      all.push_back(taps_of(r, a, at));
+      most = std::max(most, all.back().size());
+      together += all.back().size();
+      if (together > std::size_t{1} << 23U)
+        n.refuse(fmt::format("{} elements cannot become {} here: too many count for each", a.from,
+                             a.to));
+    }
+    x = most <= gathered_max ? summed_taps(n, x, axis, all, most)
+                             : summed_product(n, x, axis, all, a.from);
   }
   if (r.transformation != "tf_crop_and_resize") return x;
   // What lies outside of x has a value of its own.
@@ -118,7 +166,7 @@ value resized_all(const node& n, value x, const resizing& r, std::vector<resized
                   const std::vector<bool>& is_changed) {
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (!is_changed[i]) continue;
-    if (all[i].from < 1 || all[i].to < 0 || all[i].to > (std::int64_t{1} << 24))
+    if (all[i].from < 1 || all[i].to < 0 || all[i].to > (std::int64_t{1} << 22))
       n.refuse(
           fmt::format("axis {} of {} cannot become {} elements", i, to_string(spec(x)), all[i].to));
     x = resized(n, x, i, r, all[i]);
@@ -191,8 +239,8 @@ void keep_proportions(const node& n, integers& to, const integers& axes, const i
                                             : *std::ranges::max_element(scales);
   for (std::size_t i = 0; i < axes.size(); ++i) {
     scales[i] = scale;
-    to[i] = static_cast<std::int64_t>(
-        std::floor(scale * static_cast<double>(s[static_cast<std::size_t>(axes[i])]) + 0.5));
+    to[i] = grown(
+        n, 1, std::floor(scale * static_cast<double>(s[static_cast<std::size_t>(axes[i])]) + 0.5));
   }
 }
 

@@ -1197,9 +1197,9 @@ BOOST_AUTO_TEST_CASE(every_op_gives_the_numbers_that_the_standard_says) {
        {troupe::onnx::add_elementwise, troupe::onnx::add_logic, troupe::onnx::add_activations,
         troupe::onnx::add_reductions, troupe::onnx::add_products, troupe::onnx::add_einsum,
         troupe::onnx::add_windows, troupe::onnx::add_resizing, troupe::onnx::add_attention,
-        troupe::onnx::add_quantised, troupe::onnx::add_recurrent, troupe::onnx::add_control, troupe::onnx::add_normalisation,
-        troupe::onnx::add_losses, troupe::onnx::add_layout, troupe::onnx::add_indexing,
-        troupe::onnx::add_sources})
+        troupe::onnx::add_quantised, troupe::onnx::add_recurrent, troupe::onnx::add_control,
+        troupe::onnx::add_normalisation, troupe::onnx::add_losses, troupe::onnx::add_layout,
+        troupe::onnx::add_indexing, troupe::onnx::add_sources})
     add(rules);
   // They have graphs as attributes: the next cases, and tests/models/onnx_control_test.cpp.
   for (const auto* op : {"If", "Loop", "Scan"}) tested.insert(op);
@@ -1288,8 +1288,8 @@ BOOST_AUTO_TEST_CASE(mistakes_in_a_body_name_the_node_and_its_graph) {
   w.output("y");
   expect_error(build(w), {"(If)", "attribute 'else_branch' is missing"});
   put_body(n, "else_branch", body);
-  expect_error(build(w), {"node 0 'If_node' (If)", "node 0 (NonZero) of its graph 'inner'",
-                          "not supported"});
+  expect_error(build(w),
+               {"node 0 'If_node' (If)", "node 0 (NonZero) of its graph 'inner'", "not supported"});
   auto& inner = *n.mutable_attributes(0)->mutable_graph()->mutable_nodes(0);
   inner.set_op_type("Abs"), inner.set_inputs(0, "nobody");
   expect_error(build(w), {"(If)", "'nobody' was never made"});
