@@ -125,12 +125,23 @@ std::vector<float> node::reals(std::string_view name) const {
   if (a == nullptr) return {};
   return {a->reals().begin(), a->reals().end()};
 }
-std::optional<tensor> node::tensor_of(std::string_view name) const {
+std::vector<std::string> node::texts(std::string_view name) const {
+  const auto* a = find(name);
+  if (a == nullptr) return {};
+  return {a->texts().begin(), a->texts().end()};
+}
+const onnx_format::Graph& node::body(std::string_view name) const {
+  const auto* a = find(name);
+  if (a == nullptr) refuse(fmt::format("attribute '{}' is missing", name));
+  if (!a->has_graph()) wrong_type(name);
+  return a->graph();
+}
+std::optional<tensor> node::tensor_of(std::string_view name, std::int64_t* narrow) const {
   const auto* a = find(name);
   if (a == nullptr) return std::nullopt;
   if (!a->has_tensor()) wrong_type(name);
   auto copy = a->tensor();
-  auto t = take_tensor(copy, fmt::format("attribute '{}'", name), "");
+  auto t = take_tensor(copy, fmt::format("attribute '{}'", name), {}, narrow);
   if (!t) refuse(t.error().message());
   return *t;
 }

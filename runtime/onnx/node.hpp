@@ -17,6 +17,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 namespace troupe::onnx {
@@ -35,25 +36,63 @@ inline const tensor_spec& spec(value v) {
 using integers = std::vector<std::int64_t>;
 using values = std::vector<value>;
 
+// Values that are i32 here and of a narrow type (narrow_of()) in the model: its number.
+using narrow_values = std::map<std::pair<std::uint32_t, std::uint32_t>, std::int64_t>;
+
+// Adds the graphs that nodes have as attributes (branches, bodies of loops).
+class body_builder {
+ public:
+  // What the body reads from around it is made now: before a branch begins, whose values nobody
+  // outside may use.
+  virtual void prepare(const onnx_format::Graph& body) = 0;
+  // Its ops, once more with each call; the results in the body's order.
+  virtual values build_body(const onnx_format::Graph& body, const values& inputs) = 0;
+
+ protected:
+  ~body_builder() = default;
+};
+
 class node {
  public:
-  node(graph& g, known_values& known, const onnx_format::Node& n, std::int64_t opset, values inputs)
-      : g(g), opset(opset), known_(known), from_(n), inputs_(std::move(inputs)) {}
+  // `needed` has the names of all that outputs of the model follow from.
+  node(graph& g, known_values& known, const onnx_format::Node& n, std::int64_t opset, values inputs,
+       const std::unordered_set<std::string>& needed, narrow_values& narrow, body_builder& bodies)
+      : g(g),
+        bodies(bodies),
+        opset(opset),
+        known_(known),
+        from_(n),
+        inputs_(std::move(inputs)),
+        needed_(needed),
+        narrow_(narrow) {}
 
   graph& g;
+  body_builder& bodies;
   const std::int64_t opset;
 
   // --- operands; an invalid value is one that was left out ---
   std::size_t inputs() const noexcept { return inputs_.size(); }
   std::size_t outputs() const noexcept { return static_cast<std::size_t>(from_.outputs_size()); }
+  // Somebody needs it.
   bool wants(std::size_t output) const {
-    return output < outputs() && !from_.outputs(static_cast<int>(output)).empty();
+    return output < outputs() && needed_.contains(from_.outputs(static_cast<int>(output)));
   }
   bool has(std::size_t i) const noexcept { return i < inputs_.size() && inputs_[i].is_valid(); }
   value in(std::size_t i) const;  // an error where it is left out
   void replace(std::size_t i, value v) { inputs_[i] = v; }
+  // ONNX's number of its narrow type; 0: it is of one of our types.
+  std::int64_t narrow(std::size_t i) const { return has(i) ? narrow(inputs_[i]) : 0; }
+  std::int64_t narrow(value v) const {
+    const auto at = narrow_.find({v.node, v.output});
+    return at != narrow_.end() ? at->second : 0;
+  }
+  value marked(value v, std::int64_t type) const {
+    if (type != 0) narrow_[{v.node, v.output}] = type;
+    return v;
+  }
   // Values that must be known while the graph is built; an error says that they are not.
   tensor known(std::size_t i) const;
+  std::optional<tensor> known_if_any(value v) const { return known_.of(v); }
   integers known_integers(std::size_t i) const;
   std::int64_t known_integer(std::size_t i) const;
   double known_number(std::size_t i) const;
@@ -66,7 +105,9 @@ class node {
   std::string text(std::string_view name, std::string otherwise) const;
   integers list(std::string_view name, integers otherwise = {}) const;
   std::vector<float> reals(std::string_view name) const;
-  std::optional<tensor> tensor_of(std::string_view name) const;
+  std::vector<std::string> texts(std::string_view name) const;
+  const onnx_format::Graph& body(std::string_view name) const;
+  std::optional<tensor> tensor_of(std::string_view name, std::int64_t* narrow = nullptr) const;
   void ignore(std::initializer_list<std::string_view> names) const {
     asked_.insert(names.begin(), names.end());
   }
@@ -111,6 +152,8 @@ class node {
   known_values& known_;
   const onnx_format::Node& from_;
   values inputs_;
+  const std::unordered_set<std::string>& needed_;
+  narrow_values& narrow_;
   mutable std::set<std::string, std::less<>> asked_;
 };
 
@@ -126,7 +169,13 @@ void add_logic(rules& r);
 void add_activations(rules& r);
 void add_reductions(rules& r);
 void add_products(rules& r);
+void add_einsum(rules& r);
 void add_windows(rules& r);
+void add_resizing(rules& r);
+void add_attention(rules& r);
+void add_quantised(rules& r);
+void add_recurrent(rules& r);
+void add_control(rules& r);
 void add_normalisation(rules& r);
 void add_losses(rules& r);
 void add_layout(rules& r);

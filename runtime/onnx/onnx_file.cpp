@@ -19,9 +19,40 @@ bool is_own(std::string_view domain) noexcept { return domain.empty() || domain 
 
 namespace {
 
+void add_names_read(const onnx_format::Graph& g, std::unordered_set<std::string>& names) {
+  for (const auto& o : g.outputs()) names.insert(o.name());
+  for (const auto& n : g.nodes()) {
+    names.insert(n.inputs().begin(), n.inputs().end());
+    for (const auto& a : n.attributes())
+      if (a.has_graph()) add_names_read(a.graph(), names);
+  }
+}
+
+}  // namespace
+
+// Nodes stand in order, so one walk from the last to the first finds all.
+std::vector<bool> find_needed(const onnx_format::Graph& g,
+                              std::unordered_set<std::string>& needed) {
+  std::vector<bool> is_needed(static_cast<std::size_t>(g.nodes_size()));
+  for (int i = g.nodes_size(); i-- > 0;) {
+    const auto& n = g.nodes(i);
+    if (std::ranges::none_of(n.outputs(),
+                             [&](const auto& o) { return !o.empty() && needed.contains(o); }))
+      continue;
+    is_needed[static_cast<std::size_t>(i)] = true;
+    needed.insert(n.inputs().begin(), n.inputs().end());
+    for (const auto& a : n.attributes())
+      if (a.has_graph()) add_names_read(a.graph(), needed);
+  }
+  needed.erase("");  // what was left out
+  return is_needed;
+}
+
+namespace {
+
 // Protobuf's own limit.
 constexpr std::uint64_t file_bytes_max = std::numeric_limits<std::int32_t>::max();
-constexpr std::int64_t opset_max = 17, ir_version_max = 8;
+constexpr std::int64_t ir_version_max = 14;
 
 // A rule that the file breaks; leaves by this exception, which parse_onnx() catches.
 struct bad_file {
@@ -67,41 +98,40 @@ onnx_port port_of(const onnx_format::Port& from, std::string_view what) {
 
 class reader {
  public:
-  reader(onnx_format::Model& m, file& f, const std::string& folder)
-      : model_(m), file_(f), folder_(folder) {}
+  reader(onnx_format::Model& m, file& f, const data_folders& folders)
+      : model_(m), file_(f), folders_(folders) {}
 
   void run() {
     check_versions();
     if (!model_.has_graph()) throw bad_file{"there is no graph"};
     file_.graph = std::move(*model_.mutable_graph());
-    if (file_.graph.sparse_initializers_size() > 0)
-      throw bad_file{"sparse initializers are not supported"};
-    take_initializers();
+    note_initializers();
     take_ports();
     for (int i = 0; i < file_.graph.nodes_size(); ++i) note_outputs(i);
     for (int i = 0; i < file_.graph.nodes_size(); ++i) check_node(i);
     for (const auto& o : file_.outputs)
       if (!makers_.contains(o.name))
         throw bad_file{fmt::format("output {} is made by no node", in_quotes(o.name))};
+    for (const auto& o : file_.outputs) file_.needed.insert(o.name);
+    file_.is_needed = find_needed(file_.graph, file_.needed);
+    take_initializers();
   }
 
  private:
   static constexpr int before_all = -1;
 
+  // A newer number of the format adds fields, which are skipped; what a node means follows from the
+  // opset, which is looked at where a node is (builder::add_node()).
   void check_versions() {
     if (model_.ir_version() < 1 || model_.ir_version() > ir_version_max)
-      throw bad_file{fmt::format("the format's version is {}, expected 1 to {}",
-                                 model_.ir_version(), ir_version_max)};
+      throw bad_file{
+          fmt::format("the format's version (ir_version) is {}, and 1 to {} are known: export the "
+                      "model with an older one",
+                      model_.ir_version(), ir_version_max)};
     for (const auto& o : model_.operator_sets())
       if (is_own(o.domain())) file_.opset = o.version();
     // The first versions of the format had nothing else.
     if (model_.operator_sets_size() == 0) file_.opset = 1;
-    // None is used.
-    if (file_.opset == 0 && std::ranges::all_of(model_.graph().nodes(),
-                                                [](const auto& n) { return !is_own(n.domain()); }))
-      file_.opset = opset_max;
-    if (file_.opset < 1 || file_.opset > opset_max)
-      throw bad_file{fmt::format("the opset is {}, expected 1 to {}", file_.opset, opset_max)};
   }
 
   void make(const std::string& name, int node, const std::string& what) {
@@ -109,14 +139,29 @@ class reader {
       throw bad_file{fmt::format("{} makes {}, which is there already", what, in_quotes(name))};
   }
 
+  void note_initializers() {
+    const auto note = [&](const std::string& name) {
+      check_text(name, "an initializer's name");
+      if (name.empty()) throw bad_file{"an initializer has no name"};
+      make(name, before_all, "initializer " + in_quotes(name));
+      given_.insert(name);
+    };
+    for (const auto& t : file_.graph.initializers()) note(t.name());
+    for (const auto& t : file_.graph.sparse_initializers())
+      if (!t.values().name().empty()) note(t.values().name());
+  }
+
   void take_initializers() {
+    for (const auto& t : file_.graph.sparse_initializers())
+      if (file_.needed.contains(t.values().name()))
+        throw bad_file{fmt::format("initializer {}: sparse tensors are not supported",
+                                   in_quotes(t.values().name()))};
     for (auto& t : *file_.graph.mutable_initializers()) {
-      check_text(t.name(), "an initializer's name");
-      if (t.name().empty()) throw bad_file{"an initializer has no name"};
-      const auto what = "initializer " + in_quotes(t.name());
-      make(t.name(), before_all, what);
-      auto taken = take_tensor(t, what, folder_);
+      if (!file_.needed.contains(t.name())) continue;
+      std::int64_t narrow = 0;
+      auto taken = take_tensor(t, "initializer " + in_quotes(t.name()), folders_, &narrow);
       if (!taken) throw bad_file{taken.error().message()};
+      if (narrow != 0) file_.narrow.emplace(t.name(), narrow);
       file_.initializers.emplace(t.name(), std::move(*taken));
     }
     file_.graph.clear_initializers();
@@ -129,7 +174,7 @@ class reader {
       auto port = port_of(i, "input");
       if (!seen.insert(port.name).second)
         throw bad_file{fmt::format("there are two inputs {}", in_quotes(port.name))};
-      if (file_.initializers.contains(port.name)) continue;
+      if (given_.contains(port.name)) continue;
       make(port.name, before_all, "an input");
       file_.inputs.push_back(std::move(port));
     }
@@ -175,8 +220,9 @@ class reader {
 
   onnx_format::Model& model_;
   file& file_;
-  const std::string& folder_;
+  const data_folders& folders_;
   std::unordered_map<std::string, int> makers_;  // of every name: its node
+  std::unordered_set<std::string> given_;        // by initializers
 };
 
 }  // namespace
@@ -219,11 +265,11 @@ result<onnx_format::Model> parse_model(std::span<const std::byte> bytes, const s
 }
 
 result<onnx_model> read_model(onnx_format::Model m, const std::string& name,
-                              const std::string& folder) {
+                              const onnx::data_folders& folders) {
   auto f = std::make_shared<onnx::file>();
   f->name = shown(name);
   try {
-    onnx::reader(m, *f, folder).run();
+    onnx::reader(m, *f, folders).run();
   } catch (const onnx::bad_file& e) {
     return bad_model(name, e.what);
   }
@@ -237,7 +283,7 @@ result<onnx_model> parse_onnx(std::span<const std::byte> bytes, const std::strin
   return with_memory(name, [&]() -> result<onnx_model> {
     auto m = parse_model(bytes, name);
     if (!m) return m.error();
-    return read_model(std::move(*m), name, folder);
+    return read_model(std::move(*m), name, {folder, ""});
   });
 }
 
@@ -249,7 +295,9 @@ result<onnx_model> load_onnx(const std::string& path) {
     if (!m) return m.error();
     *bytes = {};  // weights are large, and protobuf has its own copy
     const auto folder = std::filesystem::path(path).parent_path();
-    return read_model(std::move(*m), path, folder.empty() ? "." : folder.string());
+    std::error_code failed;  // then its data lie where its name says, or nowhere
+    const auto real = std::filesystem::canonical(path, failed).parent_path();
+    return read_model(std::move(*m), path, {folder.empty() ? "." : folder.string(), real.string()});
   });
 }
 
@@ -265,7 +313,7 @@ result<tensor> parse_onnx_tensor(std::span<const std::byte> bytes, const std::st
     onnx_format::Tensor t;
     if (!parse(t, bytes)) return refuse(onnx::damaged);
     if (bits_are_bf16 && t.type() == onnx::number_of_u16) t.set_type(onnx::number_of_bf16);
-    return onnx::take_tensor(t, shown(name), "");
+    return onnx::take_tensor(t, shown(name), {});
   });
 }
 

@@ -1,11 +1,14 @@
 #include "troupe/runtime/onnx/onnx_import.hpp"
 
+#include "troupe/runtime/graph/graph_regions.hpp"
 #include "troupe/runtime/onnx/node.hpp"
 
 #include <algorithm>
 #include <new>
+#include <set>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 namespace troupe {
 namespace onnx {
@@ -18,7 +21,13 @@ rules all_rules() {
   add_activations(r);
   add_reductions(r);
   add_products(r);
+  add_einsum(r);
   add_windows(r);
+  add_resizing(r);
+  add_attention(r);
+  add_quantised(r);
+  add_recurrent(r);
+  add_control(r);
   add_normalisation(r);
   add_losses(r);
   add_layout(r);
@@ -45,7 +54,7 @@ struct stop {
   error_code code = error_code::usage;
 };
 
-class builder {
+class builder final : public body_builder {
  public:
   builder(const file& f, graph& g, const onnx_build_options& o)
       : file_(f),
@@ -57,15 +66,13 @@ class builder {
 
   onnx_graph run() {
     const auto& nodes = file_.graph.nodes();
-    std::unordered_set<std::string> used;
-    for (const auto& n : nodes) used.insert(n.inputs().begin(), n.inputs().end());
-    for (const auto& o : file_.outputs) used.insert(o.name);
     for (const auto& p : file_.inputs)
-      if (used.contains(p.name)) add_input(p);
+      if (file_.needed.contains(p.name)) add_input(p);
     if (options_.weights_are_variables) add_weights();
     for (int i = 0; i < nodes.size(); ++i) {
+      if (!file_.is_needed[static_cast<std::size_t>(i)]) continue;
       try {
-        add_node(nodes.Get(i));
+        add_node(nodes.Get(i), file_.needed);
       } catch (const refusal& r) {
         const auto& n = nodes.Get(i);
         // A call that the graph refused says more than what followed from it.
@@ -86,6 +93,9 @@ class builder {
 
  private:
   static constexpr std::size_t nodes_max = 4'000'000;
+  // Bodies that are built, one after the other or in each other; ops when one more is.
+  static constexpr std::size_t bodies_max = std::size_t{1} << 16,
+                               body_nodes_max = std::size_t{1} << 19;
 
   std::string described(int number) const {
     const auto& n = file_.graph.nodes(number);
@@ -176,7 +186,9 @@ class builder {
 
   // In the order in which nodes use them.
   void add_weights() {
-    for (const auto& n : file_.graph.nodes())
+    for (int number = 0; number < file_.graph.nodes_size(); ++number) {
+      if (!file_.is_needed[static_cast<std::size_t>(number)]) continue;
+      const auto& n = file_.graph.nodes(number);
       for (int i = 0; i < n.inputs_size(); ++i) {
         // Means and variances that were collected are no weights.
         if (n.op_type() == "BatchNormalization" && i >= 3) continue;
@@ -196,6 +208,7 @@ class builder {
         weight_names_.push_back({name, v});
         known_.set_input(v.node, t);
       }
+    }
   }
 
   // Other initializers become constants where they are first used.
@@ -204,12 +217,122 @@ class builder {
     const auto initial = file_.initializers.find(name);
     if (initial == file_.initializers.end())
       throw refusal{fmt::format("'{}' was never made", shown(name))};
-    return values_[name] = constant(graph_, initial->second, graph_name(name, "constant"));
+    const auto v = constant(graph_, initial->second, graph_name(name, "constant"));
+    if (const auto n = file_.narrow.find(name); n != file_.narrow.end())
+      narrow_[{v.node, v.output}] = n->second;
+    return values_[name] = v;
   }
 
-  void add_node(const onnx_format::Node& from) {
+  // A name of a body is gone behind it, and one from around it is what it was.
+  void put(const std::string& name, value v) {
+    auto& at = values_[name];
+    if (hidden_ != nullptr) hidden_->emplace_back(name, at);
+    at = v;
+  }
+
+  void prepare(const onnx_format::Graph& body) override {
+    const auto make = [&](const std::string& name) {
+      if (!values_.contains(name) && file_.initializers.contains(name)) (void)value_of(name);
+    };
+    for (const auto& o : body.outputs()) make(o.name());
+    for (const auto& n : body.nodes()) {
+      for (const auto& i : n.inputs()) make(i);
+      for (const auto& a : n.attributes())
+        if (a.has_graph()) prepare(a.graph());
+    }
+  }
+
+  values build_body(const onnx_format::Graph& body, const values& inputs) override {
+    if (static_cast<std::size_t>(body.inputs_size()) != inputs.size())
+      throw refusal{fmt::format("its graph '{}' has {} inputs, expected {}", shown(body.name()),
+                                body.inputs_size(), inputs.size())};
+    // Loops in loops multiply: what is written out is held to what a file of that size may ask for.
+    if (++bodies_ > bodies_max || graph_.nodes().size() - first_ > body_nodes_max)
+      throw refusal{"its loops are too long to be written out"};
+    hidden_names own;
+    auto* const around = std::exchange(hidden_, &own);
+    for (int i = 0; i < body.inputs_size(); ++i)
+      put(body.inputs(i).name(), inputs[static_cast<std::size_t>(i)]);
+    auto [needs, is_new] = needs_.try_emplace(&body);
+    auto& [needed, is_needed] = needs->second;
+    if (is_new) {
+      for (const auto& o : body.outputs()) needed.insert(o.name());
+      is_needed = find_needed(body, needed);
+    }
+    for (const auto& t : body.initializers())
+      if (needed.contains(t.name())) put_initializer(t);
+    for (int i = 0; i < body.nodes_size(); ++i)
+      if (is_needed[static_cast<std::size_t>(i)]) add_node_of(body, i, needed);
+    values out;
+    for (const auto& o : body.outputs()) out.push_back(value_of(o.name()));
+    hidden_ = around;
+    for (auto at = own.rbegin(); at != own.rend(); ++at) {
+      if (at->second.is_valid())
+        values_[at->first] = at->second;
+      else
+        values_.erase(at->first);
+    }
+    return out;
+  }
+
+  // Once for all iterations that are written out in one place.
+  void put_initializer(const onnx_format::Tensor& t) {
+    auto& made = body_constants_[{&t, graph_.regions().current()}];
+    if (!made.is_valid()) {
+      std::int64_t narrow = 0;
+      auto copy = t;
+      const auto taken =
+          take_tensor(copy, fmt::format("initializer '{}'", shown(t.name())), {}, &narrow);
+      if (!taken) throw refusal{taken.error().message()};
+      made = constant(graph_, *taken, graph_name(t.name(), "constant"));
+      if (narrow != 0) narrow_[{made.node, made.output}] = narrow;
+    }
+    put(t.name(), made);
+  }
+
+  void add_node_of(const onnx_format::Graph& body, int number,
+                   const std::unordered_set<std::string>& needed) {
+    const auto& n = body.nodes(number);
+    try {
+      add_node(n, needed);
+    } catch (const refusal& r) {
+      throw refusal{fmt::format("node {} ({}) of its graph '{}': {}", number, shown(n.op_type()),
+                                shown(body.name()), r.what)};
+    }
+  }
+
+  // Ops that move elements give the type that they take; of others only those of
+  // ops/quantised.cpp, Cast and Constant know narrow types.
+  values computed(node& n, const rule& r, std::string_view op) {
+    static const std::set<std::string_view> moving{"Identity",  "Reshape", "Transpose", "Squeeze",
+                                                   "Unsqueeze", "Flatten", "Gather",    "Slice",
+                                                   "Expand",    "Tile"},
+        knowing{"QuantizeLinear", "DequantizeLinear", "MatMulInteger", "Cast"};
+    std::int64_t type = 0;
+    for (std::size_t i = 0; i < n.inputs(); ++i) {
+      if (n.narrow(i) == 0) continue;
+      if (moving.contains(op) && i == 0)
+        type = n.narrow(i);
+      else if (!knowing.contains(op))
+        throw refusal{
+            fmt::format("operand {} is {}, which only quantisation, Cast and ops that "
+                        "move elements take",
+                        i, name_of_element(n.narrow(i)))};
+    }
+    auto out = r(n);
+    if (type != 0) (void)n.marked(out.at(0), type);
+    return out;
+  }
+
+  void add_node(const onnx_format::Node& from, const std::unordered_set<std::string>& needed) {
     if (!is_own(from.domain()))
       throw refusal{fmt::format("ops of '{}' are not supported", shown(from.domain()))};
+    if (file_.opset < 1) throw refusal{"the file does not say of which opset of ONNX its ops are"};
+    if (file_.opset > opset_max)
+      throw refusal{fmt::format(
+          "what it means in opset {} is not known here, the newest known one is {}: export the "
+          "model with that",
+          file_.opset, opset_max)};
     const auto found = rules_.find(from.op_type());
     if (found == rules_.end()) throw refusal{"this op is not supported"};
     const auto before = graph_.nodes().size();
@@ -217,28 +340,39 @@ class builder {
     const auto scope = graph_.name_scope(graph_name(from.name(), from.op_type()));
     values operands;
     for (const auto& i : from.inputs()) operands.push_back(i.empty() ? value{} : value_of(i));
-    node n(graph_, known_, from, file_.opset, std::move(operands));
-    const auto results = found->second(n);
+    node n(graph_, known_, from, file_.opset, std::move(operands), needed, narrow_, *this);
+    const auto results = computed(n, found->second, from.op_type());
     if (graph_.first_error()) throw refusal{"an operand does not fit"};
     if (const auto unknown = n.unknown_attribute())
       throw refusal{fmt::format("attribute '{}' is not supported", shown(*unknown))};
     for (auto i = before; i < graph_.nodes().size(); ++i)
       check_size(graph_.node(static_cast<std::uint32_t>(i)));
     for (int i = 0; i < from.outputs_size(); ++i) {
-      if (from.outputs(i).empty()) continue;
+      if (!n.wants(static_cast<std::size_t>(i))) continue;
       if (static_cast<std::size_t>(i) >= results.size())
         throw refusal{fmt::format("output {} is not supported", i)};
-      values_[from.outputs(i)] = results[static_cast<std::size_t>(i)];
+      put(from.outputs(i), results[static_cast<std::size_t>(i)]);
     }
+  }
+
+  // The op that makes it; empty: no node does.
+  std::string maker_of(const std::string& name) const {
+    for (const auto& n : file_.graph.nodes())
+      if (std::ranges::find(n.outputs(), name) != n.outputs().end()) return shown(n.op_type());
+    return "";
   }
 
   onnx_graph result() {
     onnx_graph out;
     for (const auto& o : file_.outputs) {
       try {
-        out.outputs.push_back({o.name, value_of(o.name)});
+        const auto v = value_of(o.name);
+        if (const auto n = narrow_.find({v.node, v.output}); n != narrow_.end())
+          throw refusal{
+              fmt::format("element type {} is not supported", name_of_element(n->second))};
+        out.outputs.push_back({o.name, v});
       } catch (const refusal& r) {
-        throw stop{fmt::format("output '{}': {}", shown(o.name), r.what), ""};
+        throw stop{fmt::format("output '{}': {}", shown(o.name), r.what), maker_of(o.name)};
       }
     }
     std::vector<bool> is_needed(graph_.nodes().size());
@@ -264,6 +398,17 @@ class builder {
   const rules rules_;
   const std::size_t first_;
   std::unordered_map<std::string, value> values_;
+  narrow_values narrow_;
+  // What names were before the body that is being built; null: none is.
+  using hidden_names = std::vector<std::pair<std::string, value>>;
+  hidden_names* hidden_ = nullptr;
+  struct body_needs {
+    std::unordered_set<std::string> needed;
+    std::vector<bool> is_needed;
+  };
+  std::unordered_map<const onnx_format::Graph*, body_needs> needs_;
+  std::map<std::pair<const onnx_format::Tensor*, std::uint32_t>, value> body_constants_;
+  std::size_t bodies_ = 0;
   std::vector<onnx_value> inputs_, weight_names_;
   std::vector<std::pair<std::string, tensor>> weights_;
 };

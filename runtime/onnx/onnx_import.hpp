@@ -1,5 +1,5 @@
 #pragma once
-// Models in the ONNX format (https://onnx.ai), opsets 1 to 17, as graphs.
+// Models in the ONNX format (https://onnx.ai), opsets 1 to 28, as graphs.
 //
 //   auto model = troupe::load_onnx("model.onnx");
 //   if (!model) return fail(model.error());
@@ -9,11 +9,12 @@
 // names the file, the node or tensor, and the rule. Memory is taken in proportion to the file.
 //
 // OI-1  Every text that is used is UTF-8; every tensor has as many bytes as its shape and type say;
-//       external data lie in the model's folder.
+//       external data lie in the model's folder, or are links that end beside the file to which the
+//       model's own path leads.
 // OI-2  A node's inputs are made by the graph's inputs, its initializers or nodes before it;
 //       nothing is made twice.
 // OI-3  What has no counterpart in runtime/graph/ops.hpp (an op, an attribute, an element type) is
-//       an error that says so: nothing is skipped.
+//       an error that says so: nothing that outputs follow from is skipped.
 //
 // Threading: a model is never changed and may be built by any number of threads, each into a graph
 // of its own.
@@ -49,9 +50,9 @@ struct onnx_build_options {
   // Of inputs: what is fed, where the file leaves sizes open, or where others are wanted. The first
   // dimension may be batch_of(bound).
   std::vector<std::pair<std::string, tensor_spec>> shapes{};
-  // Of inputs: what they will be fed with. Where a shape, an axis or a size follows from one of
-  // them (which ONNX allows, and a graph does not), this value is taken; such inputs are named in
-  // onnx_graph::fixed. They also give shapes, as above.
+  // Of inputs: what they will be fed with. Where a shape, an axis, a size or a branch follows from
+  // one of them (which ONNX allows, and a graph does not), this value is taken; such inputs are
+  // named in onnx_graph::fixed. They also give shapes, as above.
   std::vector<std::pair<std::string, tensor>> values{};
   std::size_t result_bytes_max = std::size_t{1} << 31;  // of each op
   // The model's weights, its f32 initializers that are no scalars (nor the mean and variance of a

@@ -110,10 +110,15 @@ std::optional<std::uint64_t> whole_number(std::string_view text) {
                                                                                  : std::nullopt;
 }
 
-// The path of a file that a model may name: in its folder, also when links are followed (OI-1).
-result<fs::path> inside(const std::string& folder, const std::string& location,
+bool is_below(const fs::path& path, const fs::path& root) {
+  return std::mismatch(root.begin(), root.end(), path.begin(), path.end()).first == root.end();
+}
+
+// The path of a file that a model may name (OI-1). A hub's cache has a folder of names, which are
+// links into a folder of contents: data whose link ends right beside the model's are the model's.
+result<fs::path> inside(const data_folders& folders, const std::string& location,
                         const std::string& what) {
-  if (folder.empty())
+  if (folders.named.empty())
     return bad(what, "its data are in another file, and there is no folder to look in");
   if (location.empty() || !is_utf8(location) || location.find('\0') != std::string::npos)
     return bad(what, "its data are in another file, whose name is missing or invalid");
@@ -125,20 +130,23 @@ result<fs::path> inside(const std::string& folder, const std::string& location,
   for (const auto& part : relative)
     if (part == "..") return refuse("the path leaves the folder of the model");
   std::error_code failed;
-  const auto root = fs::canonical(folder, failed);
+  auto root = fs::canonical(folders.named, failed);
   if (failed) return refuse("the folder of the model cannot be looked at");
-  const auto path = fs::canonical(root / relative, failed);
+  const fs::path real = folders.real.empty() ? root : fs::path(folders.real);
+  auto path = fs::canonical(root / relative, failed);
+  // The model alone is a link: its data lie beside the file that it leads to.
+  if (failed && real != root) root = real, path = fs::canonical(root / relative, failed);
   if (failed)
     return error(error_code::not_found,
                  fmt::format("{}: external data '{}': no such file", what, shown(location)));
-  const auto [at_root, at_path] = std::mismatch(root.begin(), root.end(), path.begin(), path.end());
-  if (at_root != root.end()) return refuse("a link leads out of the folder of the model");
+  if (!is_below(path, root) && path.parent_path() != real)
+    return refuse("a link leads out of the folder of the model");
   if (!fs::is_regular_file(path, failed) || failed) return refuse("not a regular file");
   return path;
 }
 
 result<tensor> from_file(const onnx_format::Tensor& from, const tensor_spec& spec,
-                         const std::string& what, const std::string& folder) {
+                         const std::string& what, const data_folders& folders) {
   std::string location;
   std::uint64_t offset = 0, length = spec.size_bytes();
   for (const auto& e : from.external()) {
@@ -152,7 +160,7 @@ result<tensor> from_file(const onnx_format::Tensor& from, const tensor_spec& spe
       *to = *n;
     }
   }
-  const auto path = inside(folder, location, what);
+  const auto path = inside(folders, location, what);
   if (!path) return path.error();
   std::error_code failed;
   const auto size = fs::file_size(*path, failed);
@@ -188,25 +196,86 @@ std::optional<dtype> element_of(std::int64_t type) noexcept {
 }
 
 std::string name_of_element(std::int64_t type) {
-  static constexpr std::array<std::string_view, 17> names{
-      "undefined", "float32", "uint8",     "int8",       "uint16",  "int16",
-      "int32",     "int64",   "string",    "bool",       "float16", "float64",
-      "uint32",    "uint64",  "complex64", "complex128", "bfloat16"};
-  return type >= 0 && type < 17 ? std::string(names[static_cast<std::size_t>(type)])
-                                : fmt::format("{} (unknown)", type);
+  static constexpr std::array<std::string_view, 29> names{
+      "undefined",      "float32",    "uint8",          "int8",       "uint16",    "int16",
+      "int32",          "int64",      "string",         "bool",       "float16",   "float64",
+      "uint32",         "uint64",     "complex64",      "complex128", "bfloat16",  "float8e4m3fn",
+      "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "uint4",      "int4",      "float4e2m1",
+      "float8e8m0",     "uint2",      "int2",           "float6e2m3", "float6e3m2"};
+  return type >= 0 && type < std::ssize(names) ? std::string(names[static_cast<std::size_t>(type)])
+                                               : fmt::format("{} (unknown)", type);
 }
 
-result<tensor> take_tensor(onnx_format::Tensor& from, const std::string& what,
-                           const std::string& folder) {
-  const auto spec = spec_of(from, what);
-  if (!spec) return spec.error();
+std::optional<narrow_type> narrow_of(std::int64_t type) noexcept {
+  switch (type) {
+    case 3: return narrow_type{8, true};
+    case 4: return narrow_type{16, false};
+    case 5: return narrow_type{16, true};
+    case 21: return narrow_type{4, false};
+    case 22: return narrow_type{4, true};
+    default: return std::nullopt;
+  }
+}
+
+namespace {
+
+result<tensor> take_known(onnx_format::Tensor& from, const tensor_spec& spec,
+                          const std::string& what, const data_folders& folders) {
   if (from.has_segment()) return bad(what, "tensors in segments are not supported");
   if (from.location() != 0 && from.location() != 1)
     return bad(what, fmt::format("there is no data location {}", from.location()));
-  if (from.location() == 1) return from_file(from, *spec, what, folder);
-  if (!from.has_raw()) return from_fields(from, *spec, what);
+  if (from.location() == 1) return from_file(from, spec, what, folders);
+  if (!from.has_raw()) return from_fields(from, spec, what);
   const std::unique_ptr<std::string> raw(from.release_raw());  // its memory goes with it
-  return from_bytes(*raw, *spec, what);
+  return from_bytes(*raw, spec, what);
+}
+
+// Number i of those that lie side by side, the lower bits first.
+std::int32_t number_at(std::span<const std::byte> bytes, std::size_t i, narrow_type t) {
+  std::uint32_t n = 0;
+  if (t.bits == 16)
+    n = std::to_integer<std::uint32_t>(bytes[2 * i]) |
+        std::to_integer<std::uint32_t>(bytes[2 * i + 1]) << 8U;
+  else if (t.bits == 8)
+    n = std::to_integer<std::uint32_t>(bytes[i]);
+  else
+    n = std::to_integer<std::uint32_t>(bytes[i / 2]) >> (i % 2 * 4) & 15U;
+  const bool is_negative = t.is_signed && (n >> (t.bits - 1) & 1U) != 0;
+  return static_cast<std::int32_t>(n) - (is_negative ? 1 << t.bits : 0);
+}
+
+// Whole numbers of few bits, as i32.
+result<tensor> take_narrow(onnx_format::Tensor& from, narrow_type t, const std::string& what,
+                           const data_folders& folders) {
+  from.set_type(6);
+  const auto spec = spec_of(from, what);
+  if (!spec) return spec.error();
+  const bool are_fields = from.location() == 0 && !from.has_raw();
+  if (are_fields && t.bits >= 8) return take_known(from, *spec, what, folders);
+  const auto n = spec->shape.elements();
+  const auto size = t.bits == 16 ? 2 * n : t.bits == 8 ? n : (n + 1) / 2;
+  const auto sizes = shape::from(std::array{dim{size, 0}});
+  if (!sizes) return bad(what, "its sizes multiply to too many elements");
+  const auto bytes = take_known(from, {dtype::u8, *sizes}, what, folders);
+  if (!bytes) return bytes;
+  auto out = room_for(*spec, what);
+  if (!out) return out;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i)
+    out->data<std::int32_t>()[i] = number_at(bytes->bytes(), i, t);
+  return out;
+}
+
+}  // namespace
+
+result<tensor> take_tensor(onnx_format::Tensor& from, const std::string& what,
+                           const data_folders& folders, std::int64_t* narrow) {
+  if (const auto t = narrow_of(from.type()); t && narrow != nullptr) {
+    *narrow = from.type();
+    return take_narrow(from, *t, what, folders);
+  }
+  const auto spec = spec_of(from, what);
+  if (!spec) return spec.error();
+  return take_known(from, *spec, what, folders);
 }
 
 }  // namespace troupe::onnx

@@ -16,7 +16,7 @@
 namespace troupe::test {
 
 using onnx_attribute = std::variant<std::int64_t, float, std::string, std::vector<std::int64_t>,
-                                    std::vector<float>, reference::array>;
+                                    std::vector<float>, std::vector<std::string>, reference::array>;
 using onnx_attributes = std::map<std::string, onnx_attribute>;
 
 inline int onnx_number(dtype t) {
@@ -77,6 +77,8 @@ class onnx_writer {
         for (const auto k : *l) a.add_integers(k), a.set_type(7);
       if (const auto* l = std::get_if<std::vector<float>>(&x))
         for (const auto k : *l) a.add_reals(k), a.set_type(6);
+      if (const auto* l = std::get_if<std::vector<std::string>>(&x))
+        for (const auto& k : *l) a.add_texts(k), a.set_type(8);
       if (const auto* t = std::get_if<reference::array>(&x))
         put_tensor(*a.mutable_tensor(), *t), a.set_type(4);
     }

@@ -70,6 +70,21 @@ values shrink(node& n) {
                 where(greater(x, n.number_like(x, limit)), sub(x, bias), zero_of(n, x)))};
 }
 
+values gelu_rule(node& n) {
+  const auto form = n.text("approximate", "none");
+  if (form != "none" && form != "tanh")
+    n.refuse(fmt::format("attribute 'approximate' is '{}', expected none or tanh", form));
+  return {form == "tanh" ? gelu_tanh(n.in(0)) : gelu(n.in(0))};
+}
+
+// x sigmoid(alpha x); with a second operand (SwiGLU) times that.
+values swish(node& n) {
+  const auto x = n.in(0);
+  const auto alpha = n.real("alpha", 1);
+  const auto y = alpha == 1 ? silu(x) : mul(x, sigmoid(mul(x, n.number_like(x, alpha))));
+  return {n.has(1) ? mul(y, n.in(1)) : y};
+}
+
 }  // namespace
 
 void add_activations(rules& r) {
@@ -91,6 +106,10 @@ void add_activations(rules& r) {
   r["HardSwish"] =
       widening([](node& n) -> values { return {mul(n.in(0), ramp(n, n.in(0), 1.0 / 6, 0.5))}; });
   r["Softplus"] = widening([](node& n) -> values { return {softplus(n.in(0))}; });
+  r["Gelu"] = widening(gelu_rule);
+  r["Swish"] = widening(swish);
+  r["SwiGLU"] = widening(swish);
+  r["Mish"] = widening([](node& n) -> values { return {mul(n.in(0), tanh(softplus(n.in(0))))}; });
   r["Softsign"] = widening(softsign);
   r["ThresholdedRelu"] = widening(thresholded);
   r["Shrink"] = widening(shrink);

@@ -68,9 +68,9 @@ value remainder_of(const node& n, value a, value b, bool is_floor) {
 
 values mod(node& n) {
   const bool is_floor = n.integer("fmod", 0) == 0;
-  if (is_floor && !whole.has(spec(n.in(0)).type))
-    n.refuse(
-        fmt::format("fmod 0 is for whole numbers, and operand 0 is {}", to_string(spec(n.in(0)))));
+  if (is_floor && n.opset < 28 && !whole.has(spec(n.in(0)).type))
+    n.refuse(fmt::format("before opset 28 fmod 0 is for whole numbers, and operand 0 is {}",
+                         to_string(spec(n.in(0)))));
   return {remainder_of(n, n.in(0), n.in(1), is_floor)};
 }
 
@@ -160,7 +160,10 @@ namespace {
 values cast_to(node& n, std::int64_t to) {
   const auto type = element_of(to);
   if (!type) n.refuse(fmt::format("element type {} is not supported", name_of_element(to)));
-  return {n.converted(n.in(0), *type)};
+  n.ignore({"saturate", "round_mode"});  // of eight bits, which are none of our types
+  // A value of its own, which is not of the narrow type.
+  const auto x = n.narrow(std::size_t{0}) != 0 ? add(n.in(0), n.number(0, dtype::i32)) : n.in(0);
+  return {n.converted(x, *type)};
 }
 
 }  // namespace
@@ -180,7 +183,10 @@ void add_logic(rules& r) {
   r["Not"] = unary([](value x) { return logical_not(x); });
   r["Where"] = [](node& n) -> values { return {where(n.in(0), n.in(1), n.in(2))}; };
   r["Cast"] = [](node& n) -> values { return cast_to(n, n.integer("to")); };
-  r["CastLike"] = [](node& n) -> values { return {n.converted(n.in(0), spec(n.in(1)).type)}; };
+  r["CastLike"] = [](node& n) -> values {
+    n.ignore({"saturate", "round_mode"});
+    return {n.converted(n.in(0), spec(n.in(1)).type)};
+  };
   r["Identity"] = unary([](value x) { return x; });
 }
 

@@ -46,31 +46,81 @@ values gather_elements(node& n) {
   return {n.moved(take_last(rows, n.moved(at, axis, rank - 1)), rank - 1, axis)};
 }
 
-// Elements of x with updates put in, or added: equal indices add up, and without a reduction the
-// standard leaves them open.
+// How an update and what is there become one.
+enum class scattering : std::uint8_t { put, add, multiply, largest, least };
+
+scattering scattering_of(const node& n) {
+  const auto name = n.text("reduction", "none");
+  constexpr std::pair<std::string_view, scattering> all[] = {{"none", scattering::put},
+                                                             {"add", scattering::add},
+                                                             {"mul", scattering::multiply},
+                                                             {"max", scattering::largest},
+                                                             {"min", scattering::least}};
+  for (const auto& [known, how] : all)
+    if (name == known) return how;
+  n.refuse(fmt::format("attribute 'reduction' is '{}', expected none, add, mul, max or min", name));
+}
+
+// x [.., m] with updates [.., k] multiplied in, or as extrema, at places [.., k] of the last axis:
+// each place looks at all updates, and those that are not for it count as nothing. Time and memory
+// are m times k, so a limit keeps that small.
+value combined(const node& n, scattering how, value x, value places, value updates) {
+  constexpr std::int64_t compared_max = std::int64_t{1} << 26;
+  const auto at = n.sizes(places);
+  const auto rank = at.size();
+  const auto m = n.sizes(x).back();
+  auto all = spec(places).shape.elements();
+  if (__builtin_mul_overflow(all, m, &all) || all > compared_max || rank >= shape::rank_max)
+    n.refuse(fmt::format(
+        "attribute 'reduction': {} updates for {} places are too many for mul, max and min",
+        at.back(), m));
+  const auto type = spec(x).type;
+  const auto from_0 = n.converted(places, dtype::i64);
+  integers columns(rank + 1, 1);
+  columns[rank - 1] = m;
+  const auto each = n.made<std::int64_t>(
+      dtype::i64, columns, [](std::size_t i) { return static_cast<std::int64_t>(i); });
+  const auto last = static_cast<std::int64_t>(rank);
+  const auto is_here = equal(expand_dims(from_0, {last - 1}), constant(n.g, each));
+  value nothing;
+  if (how == scattering::multiply) {
+    nothing = n.number(1, type);
+  } else {  // what an extremum of no elements is
+    const auto none = n.filled(type, {0}, 0);
+    nothing = how == scattering::largest ? reduce_max(none) : reduce_min(none);
+  }
+  const auto spread = where(is_here, expand_dims(updates, {last - 1}), nothing);
+  switch (how) {
+    case scattering::multiply: return mul(x, reduce_prod(spread, {last}));
+    case scattering::largest: return maximum(x, reduce_max(spread, {last}));
+    default: return minimum(x, reduce_min(spread, {last}));
+  }
+}
+
+// Elements of x with updates put in, added, multiplied in or as extrema: equal indices are all
+// taken, and without a reduction the standard leaves them open.
 values scatter_elements(node& n) {
   const auto x = n.in(0), indices = n.in(1), updates = n.in(2);
   const auto rank = spec(x).shape.rank();
   const auto axis = n.axis(n.integer("axis", 0), rank);
-  const auto reduction = n.text("reduction", "none");
-  if (reduction != "none" && reduction != "add")
-    n.refuse(fmt::format("attribute 'reduction' is '{}'", reduction));
+  const auto how = scattering_of(n);
   if (n.sizes(indices) != n.sizes(updates))
     n.refuse(fmt::format("updates {} and indices {} must have one shape", to_string(spec(updates)),
                          to_string(spec(indices))));
   const auto rows = rows_along(n, x, indices, axis);
   const auto at = n.moved(from_start(n, indices, x, axis), axis, rank - 1);
+  const auto moved = n.moved(updates, axis, rank - 1);
   // In place, with zeros around what the indices do not reach.
   const auto s = n.sizes(x), part = n.sizes(n.moved(rows, rank - 1, axis));
   integers none(rank), behind(rank);
   for (std::size_t i = 0; i < rank; ++i) behind[i] = s[i] - part[i];
-  const auto put = [&](value v) {
-    return pad(n.moved(n.put_last(v, at, rows), rank - 1, axis), none, behind);
-  };
-  const auto placed = put(n.moved(updates, axis, rank - 1));
-  if (reduction == "add") return {add(x, placed)};
+  const auto in_x = [&](value v) { return pad(n.moved(v, rank - 1, axis), none, behind); };
+  const auto placed = in_x(n.put_last(moved, at, rows));
+  if (how == scattering::add) return {add(x, placed)};
   const auto ones = n.expanded(n.number_like(x, 1), n.sizes(at));
-  return {where(greater(put(ones), n.number_like(x, 0)), placed, x)};
+  const auto is_placed = greater(in_x(n.put_last(ones, at, rows)), n.number_like(x, 0));
+  if (how == scattering::put) return {where(is_placed, placed, x)};
+  return {where(is_placed, in_x(combined(n, how, rows, at, moved)), x)};
 }
 
 // The places of index tuples [.., k] in x, whose first dimensions (behind `batch` of them) they are
@@ -127,9 +177,7 @@ values gather_nd(node& n) {
 values scatter_nd(node& n) {
   const auto x = n.in(0), indices = n.in(1), updates = n.in(2);
   const auto s = n.sizes(x), at = n.sizes(indices);
-  const auto reduction = n.text("reduction", "none");
-  if (reduction != "none" && reduction != "add")
-    n.refuse(fmt::format("attribute 'reduction' is '{}'", reduction));
+  const auto how = scattering_of(n);
   if (at.empty() || at.back() < 1 || static_cast<std::size_t>(at.back()) > s.size())
     n.refuse(fmt::format("indices {} do not fit {}", to_string(spec(indices)), to_string(spec(x))));
   const auto k = static_cast<std::size_t>(at.back());
@@ -141,12 +189,33 @@ values scatter_nd(node& n) {
         fmt::format("updates {} must be [{}]", to_string(spec(updates)), fmt::join(put, ", ")));
   const auto place = linear(n, indices, s, 0, k, flat[0]);
   const auto rows = n.reshaped(x, flat);
-  if (reduction == "add") return {n.reshaped(scatter_add(rows, place, updates), s)};
+  if (how == scattering::add) return {n.reshaped(scatter_add(rows, place, updates), s)};
   const auto zeros = n.filled(spec(x).type, flat, 0);
   const auto placed = scatter_add(zeros, place, updates);
   const auto is_placed =
       greater(scatter_add(zeros, place, n.filled(spec(x).type, put, 1)), n.number_like(x, 0));
-  return {n.reshaped(where(is_placed, placed, rows), s)};
+  if (how == scattering::put) return {n.reshaped(where(is_placed, placed, rows), s)};
+  // All updates of a place, which are compared with the elements in front of it: [slice, places].
+  std::int64_t updated = 1, slice_size = 1;
+  for (std::size_t i = 0; i + 1 < at.size(); ++i) updated *= at[i];
+  for (std::size_t i = k; i < s.size(); ++i) slice_size *= s[i];
+  const auto columns = transpose(n.reshaped(rows, {flat[0], slice_size}), {1, 0});
+  const auto together =
+      combined(n, how, columns, n.expanded(n.reshaped(place, {1, updated}), {slice_size, updated}),
+               transpose(n.reshaped(updates, {updated, slice_size}), {1, 0}));
+  return {n.reshaped(where(is_placed, n.reshaped(transpose(together, {1, 0}), flat), rows), s)};
+}
+
+// Nothing adds truth values up, so they are numbers for the rule.
+rule of_any(rule r) {
+  return [r = widening(std::move(r))](node& n) {
+    if (spec(n.in(0)).type != dtype::boolean) return r(n);
+    n.replace(0, cast(n.in(0), dtype::i32));
+    n.replace(2, cast(n.in(2), dtype::i32));
+    auto out = r(n);
+    out[0] = cast(out[0], dtype::boolean);
+    return out;
+  };
 }
 
 // Negative indices count from the end; others that are outside give no 1.
@@ -175,9 +244,9 @@ void add_indexing(rules& r) {
   r["Gather"] = gather_rule;
   r["GatherElements"] = gather_elements;
   r["GatherND"] = gather_nd;
-  r["Scatter"] = widening(scatter_elements);
-  r["ScatterElements"] = widening(scatter_elements);
-  r["ScatterND"] = widening(scatter_nd);
+  r["Scatter"] = of_any(scatter_elements);
+  r["ScatterElements"] = of_any(scatter_elements);
+  r["ScatterND"] = of_any(scatter_nd);
   r["OneHot"] = one_hot_rule;
 }
 

@@ -99,12 +99,17 @@ values split_rule(node& n) {
   const auto x = n.in(0);
   const auto axis = n.axis(n.integer("axis", 0), spec(x).shape.rank());
   auto sizes = n.has(1) ? n.known_integers(1) : n.list("split");
+  const auto parts = static_cast<std::int64_t>(n.outputs());
+  if (const auto said = n.integer("num_outputs", parts); said != parts)
+    n.refuse(fmt::format("attribute 'num_outputs' is {}, and there are {} outputs", said, parts));
   if (sizes.empty()) {
     const auto all = n.sizes(x)[axis];
-    const auto parts = static_cast<std::int64_t>(n.outputs());
-    if (parts == 0 || all % parts != 0)
+    // Since opset 18 the last part may be shorter.
+    if (parts == 0 || (n.opset < 18 && all % parts != 0))
       n.refuse(fmt::format("{} elements along axis {} cannot be {} equal parts", all, axis, parts));
-    sizes.assign(n.outputs(), all / parts);
+    const auto each = (all + parts - 1) / parts;
+    for (std::int64_t i = 0; i < parts; ++i)
+      sizes.push_back(std::clamp<std::int64_t>(all - i * each, 0, each));
   }
   if (sizes.size() != n.outputs())
     n.refuse(fmt::format("there are {} sizes for {} outputs", sizes.size(), n.outputs()));
@@ -147,21 +152,44 @@ value taken(const node& n, value x, std::size_t axis, std::int64_t count,
   return gather(x, constant(n.g, at), static_cast<std::int64_t>(axis));
 }
 
+// Elements before and behind each axis; since opset 18 only of those that are named.
+std::pair<integers, integers> padding_of(const node& n, std::size_t rank) {
+  const auto pads = n.opset >= 11 ? n.known_integers(1) : n.list(n.opset < 2 ? "paddings" : "pads");
+  integers axes(rank);
+  std::iota(axes.begin(), axes.end(), std::int64_t{0});
+  if (n.has(3)) {
+    axes = n.known_integers(3);
+    n.axes(axes, rank);  // each once
+  }
+  if (pads.size() != 2 * axes.size())
+    n.refuse(fmt::format("{} numbers of padding for {} axes", pads.size(), axes.size()));
+  integers before(rank), after(rank);
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    const auto at = n.axis(axes[i], rank);
+    before[at] = pads[i], after[at] = pads[axes.size() + i];
+  }
+  return {before, after};
+}
+
+// Of which of `size` elements a place of an axis is a copy; places below 0 are before the first.
+std::int64_t copied_place(std::string_view mode, std::int64_t k, std::int64_t size) {
+  if (mode == "edge") return std::clamp<std::int64_t>(k, 0, size - 1);
+  const auto period = mode == "wrap" ? size : std::max<std::int64_t>(2 * (size - 1), 1);
+  const auto at = (k % period + period) % period;
+  return at < size ? at : period - at;
+}
+
 values pad_rule(node& n) {
   auto x = n.in(0);
   const auto rank = spec(x).shape.rank();
-  const bool by_operands = n.opset >= 11;
   const auto mode = n.text("mode", "constant");
-  const auto pads = by_operands ? n.known_integers(1) : n.list(n.opset < 2 ? "paddings" : "pads");
-  const auto with = by_operands ? (n.has(2) ? n.known_number(2) : 0) : n.real("value", 0);
-  if (pads.size() != 2 * rank)
-    n.refuse(fmt::format("{} numbers of padding for {}", pads.size(), to_string(spec(x))));
-  if (mode != "constant" && mode != "reflect" && mode != "edge")
-    n.refuse(fmt::format("attribute 'mode' is '{}'", mode));
-  integers before(rank), after(rank);
+  auto [before, after] = padding_of(n, rank);
+  const auto with = n.opset >= 11 ? (n.has(2) ? n.known_number(2) : 0) : n.real("value", 0);
+  if (mode != "constant" && mode != "reflect" && mode != "edge" && mode != "wrap")
+    n.refuse(
+        fmt::format("attribute 'mode' is '{}', expected constant, reflect, edge or wrap", mode));
   std::vector<range> kept(rank);  // a negative padding takes elements away
   for (std::size_t i = 0; i < rank; ++i) {
-    before[i] = pads[i], after[i] = pads[rank + i];
     const auto size = spec(x).shape.size(i);
     if (before[i] < -size || after[i] < -size ||
         std::min<std::int64_t>(before[i], 0) + std::min<std::int64_t>(after[i], 0) < -size)
@@ -175,18 +203,11 @@ values pad_rule(node& n) {
   for (std::size_t i = 0; i < rank; ++i) {
     if (before[i] == 0 && after[i] == 0) continue;
     const auto size = n.sizes(x)[i];
-    const bool is_reflected = mode == "reflect";
-    if (size < 1 || (is_reflected && (before[i] >= size || after[i] >= size)))
-      n.refuse(fmt::format("axis {} of {} elements is too short for its padding", i, size));
+    if (size < 1) n.refuse(fmt::format("axis {} has no elements to copy", i));
     if (before[i] > (std::int64_t{1} << 20) || after[i] > (std::int64_t{1} << 20))
       n.refuse("the padding is too large");
-    x = taken(n, x, i, before[i] + size + after[i], [&](std::int64_t at) {
-      const auto k = at - before[i];
-      return k < 0          ? (is_reflected ? -k : 0)
-             : k < size     ? k
-             : is_reflected ? 2 * (size - 1) - k
-                            : size - 1;
-    });
+    x = taken(n, x, i, before[i] + size + after[i],
+              [&](std::int64_t at) { return copied_place(mode, at - before[i], size); });
   }
   return {x};
 }
@@ -205,7 +226,8 @@ values depth_to_space(node& n) {
   const auto mode = n.text("mode", "DCR");
   if (s.size() != 4 || b < 1 || b > (1 << 15) || s[1] % (b * b) != 0)
     n.refuse(fmt::format("blocks of {} do not fit {}", b, to_string(spec(x))));
-  if (mode != "DCR" && mode != "CRD") n.refuse(fmt::format("attribute 'mode' is '{}'", mode));
+  if (mode != "DCR" && mode != "CRD")
+    n.refuse(fmt::format("attribute 'mode' is '{}', expected DCR or CRD", mode));
   const auto depth = s[1] / (b * b);
   const auto parts =
       mode == "DCR" ? transpose(n.reshaped(x, {s[0], b, b, depth, s[2], s[3]}), {0, 3, 4, 1, 5, 2})
@@ -219,8 +241,12 @@ values space_to_depth(node& n) {
   const auto b = n.integer("blocksize");
   if (s.size() != 4 || b < 1 || b > (1 << 15) || s[2] % b != 0 || s[3] % b != 0)
     n.refuse(fmt::format("blocks of {} do not fit {}", b, to_string(spec(x))));
+  const auto mode = n.text("mode", "DCR");  // since opset 28
+  if (mode != "DCR" && mode != "CRD")
+    n.refuse(fmt::format("attribute 'mode' is '{}', expected DCR or CRD", mode));
+  const auto blocks = n.reshaped(x, {s[0], s[1], s[2] / b, b, s[3] / b, b});
   const auto parts =
-      transpose(n.reshaped(x, {s[0], s[1], s[2] / b, b, s[3] / b, b}), {0, 3, 5, 1, 2, 4});
+      mode == "DCR" ? transpose(blocks, {0, 3, 5, 1, 2, 4}) : transpose(blocks, {0, 1, 3, 5, 2, 4});
   return {n.reshaped(parts, {s[0], s[1] * b * b, s[2] / b, s[3] / b})};
 }
 

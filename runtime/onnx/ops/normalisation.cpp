@@ -67,18 +67,82 @@ values instance_normalization(node& n) {
   return {add(mul(y, by_channel(n, n.in(1), rank)), by_channel(n, n.in(2), rank))};
 }
 
-values layer_normalization(node& n) {
-  const auto x = n.in(0);
-  const auto rank = spec(x).shape.rank();
+// The first stage is f32 for halves, which widening() sees to; f64 stays what it is.
+void check_stash(const node& n) {
   if (const auto type = n.integer("stash_type", 1); type != 1)
-    n.refuse(fmt::format("attribute 'stash_type' is {}, which is not supported", type));
-  std::vector<std::int64_t> axes;
-  for (auto i = n.axis(n.integer("axis", -1), rank); i < rank; ++i)
-    axes.push_back(static_cast<std::int64_t>(i));
-  const auto s = standardize(x, axes, n.real("epsilon", static_cast<double>(1e-5F)));
-  auto y = mul(s.y, n.in(1));
-  if (n.has(2)) y = add(y, n.in(2));
-  return {y, s.mean, s.scale};
+    n.refuse(fmt::format("attribute 'stash_type' is {}, expected 1 (float32)", type));
+}
+
+integers axes_from(const node& n, std::int64_t first, std::size_t rank) {
+  integers axes;
+  for (auto i = n.axis(first, rank); i < rank; ++i) axes.push_back(static_cast<std::int64_t>(i));
+  return axes;
+}
+
+// Mean and scale are f32, whatever x is.
+values layer_normalization(node& n) {
+  check_stash(n);
+  standardized s;
+  const auto rule = widening([&s](node& m) -> values {
+    const auto x = m.in(0);
+    s = standardize(x, axes_from(m, m.integer("axis", -1), spec(x).shape.rank()),
+                    m.real("epsilon", static_cast<double>(1e-5F)));
+    auto y = mul(s.y, m.in(1));
+    return {m.has(2) ? add(y, m.in(2)) : y};
+  });
+  auto out = rule(n);
+  out.push_back(n.converted(s.mean, dtype::f32));
+  out.push_back(n.converted(s.scale, dtype::f32));
+  return out;
+}
+
+values rms_normalization(node& n) {
+  check_stash(n);
+  const auto x = n.in(0);
+  const auto axes = axes_from(n, n.integer("axis", -1), spec(x).shape.rank());
+  const auto mean = reduce_mean(square(x), axes, true);
+  const auto scale =
+      rsqrt(add(mean, n.number_like(mean, n.real("epsilon", static_cast<double>(1e-5F)))));
+  return {mul(mul(x, scale), n.in(1))};
+}
+
+// Channels in groups, each of which is standardized. Before opset 21 scale and shift have a number
+// for each group, since then for each channel.
+values group_normalization(node& n) {
+  check_stash(n);
+  const auto x = n.in(0);
+  const auto s = n.sizes(x);
+  const auto groups = n.integer("num_groups");
+  if (s.size() < 2 || groups < 1 || s[1] % groups != 0)
+    n.refuse(fmt::format("{} groups do not fit {}", groups, to_string(spec(x))));
+  const auto one_for_each = n.opset < 21 ? groups : s[1];
+  for (std::size_t i = 1; i < 3; ++i)
+    if (n.sizes(n.in(i)) != integers{one_for_each})
+      n.refuse(fmt::format("operand {} is {}, expected {} numbers", i, to_string(spec(n.in(i))),
+                           one_for_each));
+  std::int64_t rest = s[1] / groups;
+  for (std::size_t i = 2; i < s.size(); ++i) rest *= s[i];
+  auto y = standardize(n.reshaped(x, {s[0], groups, rest}), {2},
+                       n.real("epsilon", static_cast<double>(1e-5F)))
+               .y;
+  const auto scaled = [&](value v) {
+    const auto rank = spec(v).shape.rank();
+    return add(mul(v, by_channel(n, n.in(1), rank)), by_channel(n, n.in(2), rank));
+  };
+  if (n.opset < 21) return {n.reshaped(scaled(y), s)};
+  return {scaled(n.reshaped(y, s))};
+}
+
+// x / (sum |x|^p)^(1/p); where that is 0, 0.
+values lp_normalization(node& n) {
+  const auto x = n.in(0);
+  const auto p = n.integer("p", 2);
+  if (p != 1 && p != 2) n.refuse(fmt::format("attribute 'p' is {}, expected 1 or 2", p));
+  const auto axis = static_cast<std::int64_t>(n.axis(n.integer("axis", -1), spec(x).shape.rank()));
+  const auto length =
+      p == 1 ? reduce_sum(abs(x), {axis}, true) : sqrt(reduce_sum(square(x), {axis}, true));
+  const auto zero = n.number_like(x, 0);
+  return {where(equal(length, zero), zero, div(x, length))};
 }
 
 values mean_variance_normalization(node& n) {
@@ -137,7 +201,10 @@ void add_normalisation(rules& r) {
   r["LogSoftmax"] = softmax_of([](value x, std::int64_t a) { return log_softmax(x, a); });
   r["BatchNormalization"] = widening(batch_normalization);
   r["InstanceNormalization"] = widening(instance_normalization);
-  r["LayerNormalization"] = widening(layer_normalization);
+  r["LayerNormalization"] = layer_normalization;
+  r["RMSNormalization"] = widening(rms_normalization);
+  r["GroupNormalization"] = widening(group_normalization);
+  r["LpNormalization"] = widening(lp_normalization);
   r["MeanVarianceNormalization"] = widening(mean_variance_normalization);
   r["LRN"] = widening(local_response);
   r["Dropout"] = widening(dropout_rule);

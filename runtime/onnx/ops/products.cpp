@@ -1,8 +1,5 @@
 #include "troupe/runtime/onnx/node.hpp"
 
-#include <algorithm>
-#include <map>
-
 namespace troupe::onnx {
 namespace {
 
@@ -34,75 +31,11 @@ values gemm(node& n) {
   return {add(y, c)};
 }
 
-// Letters stand for dimensions; those that the result lacks are summed. Operands are multiplied in
-// a shape that has all letters.
-values einsum(node& n) {
-  auto equation = n.text("equation", "");
-  std::erase(equation, ' ');
-  if (equation.find('.') != std::string::npos)
-    n.refuse("attribute 'equation': an ellipsis is not supported");
-  const auto arrow = equation.find("->");
-  const auto left = equation.substr(0, arrow);
-  std::vector<std::string> terms{""};
-  for (const char c : left) {
-    if (c == ',')
-      terms.emplace_back();
-    else
-      terms.back() += c;
-  }
-  std::string result;
-  if (arrow != std::string::npos) {
-    result = equation.substr(arrow + 2);
-  } else {  // letters that stand once, in alphabetical order
-    for (char c = 'A'; c <= 'z'; ++c)
-      if (std::ranges::count(left, c) == 1) result += c;
-  }
-  if (terms.size() != n.inputs())
-    n.refuse(
-        fmt::format("attribute 'equation' has {} terms for {} operands", terms.size(), n.inputs()));
-  std::string letters = result;
-  for (const auto& t : terms)
-    for (const char c : t)
-      if (letters.find(c) == std::string::npos) letters += c;
-  const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
-  const auto is_plain = [&](std::string t) {
-    std::ranges::sort(t);
-    return std::ranges::all_of(t, is_letter) && std::ranges::adjacent_find(t) == t.end();
-  };
-  if (result.find_first_not_of(left) != std::string::npos)
-    n.refuse("attribute 'equation': the result has a letter that no operand has");
-  if (!is_plain(result) || letters.size() > shape::rank_max)
-    n.refuse("attribute 'equation': only distinct letters are supported, eight in all");
-  value y;
-  for (std::size_t i = 0; i < terms.size(); ++i) {
-    const auto x = n.in(i);
-    if (!is_plain(terms[i]) || terms[i].size() != spec(x).shape.rank())
-      n.refuse(fmt::format("attribute 'equation': term '{}' does not fit operand {}",
-                           shown(terms[i]), to_string(spec(x))));
-    // In the order of all letters, with ones for those that it lacks.
-    integers order, dims;
-    for (const char c : letters)
-      if (const auto at = terms[i].find(c); at != std::string::npos)
-        order.push_back(static_cast<std::int64_t>(at));
-    for (const char c : letters) {
-      const auto at = terms[i].find(c);
-      dims.push_back(at == std::string::npos ? 1 : n.sizes(x)[at]);
-    }
-    const auto placed = n.reshaped(transpose(x, order), dims);
-    y = y.is_valid() ? mul(y, placed) : placed;
-  }
-  integers summed;
-  for (std::size_t i = result.size(); i < letters.size(); ++i)
-    summed.push_back(static_cast<std::int64_t>(i));
-  return {summed.empty() ? y : reduce_sum(y, summed, false)};
-}
-
 }  // namespace
 
 void add_products(rules& r) {
   r["MatMul"] = widening(matmul_rule);
   r["Gemm"] = widening(gemm);
-  r["Einsum"] = widening(einsum);
 }
 
 }  // namespace troupe::onnx

@@ -1,21 +1,31 @@
 #include "troupe/runtime/onnx/node.hpp"
 
-#include <functional>
 #include <limits>
 
 namespace troupe::onnx {
 namespace {
 
 using reducer = value (*)(value, std::vector<std::int64_t>, bool);
+using mapper = value (*)(value);
 
-rule reduction(reducer f) {
-  return widening([f](node& n) -> values {
-    const auto x = n.in(0);
+value as_it_is(value x) { return x; }
+
+// `before` and `behind` are done also where nothing is reduced (noop_with_empty_axes).
+rule reduction(reducer f, mapper before = as_it_is, mapper behind = as_it_is) {
+  return widening([=](node& n) -> values {
+    const auto x = before(n.in(0));
     const auto axes = n.axes(n.has(1) ? n.known_integers(1) : n.list("axes"), spec(x).shape.rank());
     const bool keep = n.integer("keepdims", 1) != 0;
-    if (n.integer("noop_with_empty_axes", 0) != 0 && axes.empty()) return {x};
-    return {f(x, axes, keep)};
+    if (n.integer("noop_with_empty_axes", 0) != 0 && axes.empty()) return {behind(x)};
+    return {behind(f(x, axes, keep))};
   });
+}
+
+// Since opset 20 also of bool, where false is less than true.
+rule extremum(reducer f, reducer of_bool) {
+  return [f, of_bool](node& n) {
+    return reduction(spec(n.in(0)).type == dtype::boolean ? of_bool : f)(n);
+  };
 }
 
 // argmax and argmin give the first one; the last one is the first of the reversed axis.
@@ -77,25 +87,25 @@ values hardmax(node& n) {
 }  // namespace
 
 void add_reductions(rules& r) {
-  r["ReduceSum"] =
-      reduction([](value x, std::vector<std::int64_t> a, bool k) { return reduce_sum(x, a, k); });
+  const reducer sum = [](value x, std::vector<std::int64_t> a, bool k) {
+    return reduce_sum(x, a, k);
+  };
+  const mapper squared = [](value x) { return square(x); };
+  r["ReduceSum"] = reduction(sum);
   r["ReduceMean"] =
       reduction([](value x, std::vector<std::int64_t> a, bool k) { return reduce_mean(x, a, k); });
   r["ReduceProd"] =
       reduction([](value x, std::vector<std::int64_t> a, bool k) { return reduce_prod(x, a, k); });
   r["ReduceMax"] =
-      reduction([](value x, std::vector<std::int64_t> a, bool k) { return reduce_max(x, a, k); });
+      extremum([](value x, std::vector<std::int64_t> a, bool k) { return reduce_max(x, a, k); },
+               [](value x, std::vector<std::int64_t> a, bool k) { return reduce_any(x, a, k); });
   r["ReduceMin"] =
-      reduction([](value x, std::vector<std::int64_t> a, bool k) { return reduce_min(x, a, k); });
-  r["ReduceL1"] = reduction(
-      [](value x, std::vector<std::int64_t> a, bool k) { return reduce_sum(abs(x), a, k); });
-  r["ReduceL2"] = reduction([](value x, std::vector<std::int64_t> a, bool k) {
-    return sqrt(reduce_sum(square(x), a, k));
-  });
-  r["ReduceSumSquare"] = reduction(
-      [](value x, std::vector<std::int64_t> a, bool k) { return reduce_sum(square(x), a, k); });
-  r["ReduceLogSum"] = reduction(
-      [](value x, std::vector<std::int64_t> a, bool k) { return log(reduce_sum(x, a, k)); });
+      extremum([](value x, std::vector<std::int64_t> a, bool k) { return reduce_min(x, a, k); },
+               [](value x, std::vector<std::int64_t> a, bool k) { return reduce_all(x, a, k); });
+  r["ReduceL1"] = reduction(sum, [](value x) { return abs(x); });
+  r["ReduceL2"] = reduction(sum, squared, [](value x) { return sqrt(x); });
+  r["ReduceSumSquare"] = reduction(sum, squared);
+  r["ReduceLogSum"] = reduction(sum, as_it_is, [](value x) { return log(x); });
   r["ReduceLogSumExp"] = reduction(
       [](value x, std::vector<std::int64_t> a, bool k) { return reduce_log_sum_exp(x, a, k); });
   r["ArgMax"] = arg_of([](value x, std::int64_t a) { return argmax(x, a); });

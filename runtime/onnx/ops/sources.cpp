@@ -15,7 +15,8 @@ tensor scalar_of(dtype type, T x) {
 }
 
 values constant_rule(node& n) {
-  if (const auto t = n.tensor_of("value")) return {constant(n.g, *t)};
+  std::int64_t narrow = 0;
+  if (const auto t = n.tensor_of("value", &narrow)) return {n.marked(constant(n.g, *t), narrow)};
   if (n.has("value_float"))
     return {constant(n.g, scalar_of(dtype::f32, static_cast<float>(n.real("value_float", 0))))};
   if (n.has("value_int")) return {constant(n.g, scalar_of(dtype::i64, n.integer("value_int")))};
@@ -96,6 +97,10 @@ values range_rule(node& n) {
     if (spec(n.in(i)).type != type || spec(n.in(i)).shape.elements() != 1)
       n.refuse(fmt::format("operand {} must be one number of operand 0's type, and is {}", i,
                            to_string(spec(n.in(i)))));
+  if (const auto stash = n.integer("stash_type", 1); stash != 1)
+    n.refuse(fmt::format("attribute 'stash_type' is {}, expected 1 (float32)", stash));
+  // Halves are counted in f32 (opset 27).
+  if (type == dtype::f16 || type == dtype::bf16) return widening(range_rule)(n);
   const auto a = n.known(0), b = n.known(1), c = n.known(2);
   const auto of = [&]<class T>(T) {
     return values{constant(n.g, counted(*a.data<T>(), *b.data<T>(), *c.data<T>()))};

@@ -150,20 +150,22 @@ values conv_transposed(node& n) {
                                &whole_one) ||
         __builtin_add_overflow(whole_one, m.reach(i), &whole_one))
       n.refuse("the result has too many elements");
-    const bool has_wanted = n.has("output_shape"), is_same = m.padding.starts_with("SAME");
-    if (has_wanted || is_same) {
-      const auto out = has_wanted ? wanted[i] : x.size[i] * m.strides[i];
-      share(m, i, whole_one + more[i] - out, m.padding != "SAME_LOWER");
-      made[i] = out;
+    if (n.has("output_shape")) {
+      // The odd one is at the end for SAME_UPPER alone.
+      made[i] = wanted[i];
+      share(m, i, whole_one + more[i] - made[i], m.padding == "SAME_UPPER");
+    } else if (m.padding.starts_with("SAME")) {
+      made[i] = x.size[i] * m.strides[i];
+      share(m, i, whole_one + more[i] - made[i], m.padding == "SAME_UPPER");
     } else {
       made[i] = whole_one - m.before[i] - m.after[i] + more[i];
     }
+    if (made[i] < 0 || whole_one < m.before[i]) n.refuse("the padding is larger than the result");
+    // From `before` on: as much as there is, then zeros. `output_padding` keeps of the end what the
+    // padding would take away.
+    const auto reached = std::min(made[i], whole_one - m.before[i]);
+    m.after[i] = whole_one - m.before[i] - reached;
     // A convolution forgets what is less than a stride behind its last window.
-    const auto reached = whole_one - m.before[i] - m.after[i];
-    if (made[i] < 0 || reached < 0) n.refuse("the padding is larger than the result");
-    if (made[i] < reached)
-      n.refuse(fmt::format("a result of {} elements is wanted along an axis where the op makes {}",
-                           made[i], reached));
     if (made[i] - reached >= m.strides[i]) behind[i] = made[i] - reached, made[i] = reached;
   }
   auto y = conv2d_transposed(x.x, w.x, made[0], made[1], options_of(m, n.integer("group", 1)));

@@ -202,6 +202,76 @@ BOOST_AUTO_TEST_CASE(a_reflected_padding_is_too_large_before_memory_is_taken) {
   expect_error(m->build(g), {"(Pad)", "too large here"});
 }
 
+BOOST_AUTO_TEST_CASE(a_resize_that_no_picture_needs_is_an_error_before_memory_is_taken) {
+  const auto x = of(dtype::f32, {1, 2}, {1, 2});
+  const auto resized = [&](const array& part, const array& scales,
+                           const test::onnx_attributes& attrs) {
+    return computed(writer_of("Resize", {x, part, scales}, attrs));
+  };
+  const auto none = of(dtype::f32, {0}, {});
+  const auto inf = std::numeric_limits<double>::infinity();
+  for (const auto scale : {0.0, -1.0, 1e30, inf, std::nan("")})
+    expect_error(resized(none, of(dtype::f32, {2}, {1, scale}), {}), {"(Resize)", "a scale of"});
+  expect_error(resized(none, of(dtype::f32, {2}, {1, 1e8}), {{"mode", std::string("linear")}}),
+               {"(Resize)", "cannot become 200000000 elements"});
+  for (const auto edge : {inf, -inf, std::nan("")})
+    for (const auto* mode : {"nearest", "linear", "cubic"})
+      expect_error(resized(of(dtype::f32, {4}, {0, edge, 1, 1}), of(dtype::f32, {2}, {1, 2}),
+                           {{"mode", std::string(mode)},
+                            {"coordinate_transformation_mode", std::string("tf_crop_and_resize")}}),
+                   {"(Resize)", "2 elements cannot become 4"});
+}
+
+// Each level of loops makes a thousand bodies of the next one.
+BOOST_AUTO_TEST_CASE(loops_in_loops_are_written_out_as_far_as_a_file_may_ask_for) {
+  onnx_writer w;
+  w.initializer("x", of(dtype::f32, {}, {1}));
+  w.initializer("often", of(dtype::i64, {}, {1000}));
+  w.output("y");
+  std::optional<onnx_format::Graph> inner;
+  for (int level = 0; level < 4; ++level) {
+    onnx_writer body;
+    body.input("i", {dtype::i64, {}}), body.input("go", {dtype::boolean, {}});
+    body.input("v", {dtype::f32, {}});
+    auto& n = inner ? body.node("Loop", {"often", "go", "v"}, {"r"})
+                    : body.node("Identity", {"v"}, {"r"});
+    if (inner) {
+      auto& a = *n.add_attributes();
+      a.set_name("body"), a.set_type(5);
+      *a.mutable_graph() = *inner;
+    }
+    body.output("go"), body.output("r");
+    inner = body.graph();
+  }
+  auto& a = *w.node("Loop", {"often", "", "x"}, {"y"}).add_attributes();
+  a.set_name("body"), a.set_type(5);
+  *a.mutable_graph() = *inner;
+  expect_error(computed(w), {"(Loop)", "too long to be written out"});
+}
+
+BOOST_AUTO_TEST_CASE(terms_and_operands_that_do_not_fit_are_errors) {
+  const auto x = of(dtype::f32, {2, 2}, {1, 2, 3, 4});
+  for (const auto* equation : {"......", "i...j...", "ijk", "i", "i1", "ij->k", "ij->ii", "ij,jk"})
+    expect_error(computed(writer_of("Einsum", {x}, {{"equation", std::string(equation)}})),
+                 {"(Einsum)", "attribute 'equation'"});
+  const auto one = of(dtype::f32, {}, {1});
+  const auto steps = of(dtype::f32, {1, 1, 1}, {1});
+  expect_error(computed(writer_of("RNN", {steps, steps, steps, one})),
+               {"(RNN)", "expected one of each direction"});
+  expect_error(computed(writer_of("LSTM", {steps, steps, steps})), {"(LSTM)", "do not fit"});
+  expect_error(computed(writer_of("Attention", {steps, steps, steps})),
+               {"(Attention)", "attribute 'q_num_heads' is missing"});
+  expect_error(computed(writer_of("Attention", {x, x, x})), {"(Attention)", "3 or 4 dimensions"});
+  const auto bytes = of(dtype::u8, {2, 2}, {1, 2, 3, 4});
+  expect_error(computed(writer_of("DequantizeLinear", {bytes, of(dtype::f32, {3}, {1, 1, 1})})),
+               {"(DequantizeLinear)", "does not fit axis 1"});
+  for (const std::int64_t block : {std::int64_t{-1}, std::int64_t{3}, std::int64_t{1} << 62})
+    expect_error(
+        computed(writer_of("DequantizeLinear", {bytes, of(dtype::f32, {2, 2}, {1, 1, 1, 1})},
+                           {{"block_size", block}})),
+        {"(DequantizeLinear)", "does not fit blocks"});
+}
+
 BOOST_AUTO_TEST_CASE(a_depth_that_is_no_number_of_classes_is_an_error) {
   const auto hot = [](double depth) {
     return computed(writer_of("OneHot", {of(dtype::i64, {1}, {0}), of(dtype::f32, {}, {depth}),

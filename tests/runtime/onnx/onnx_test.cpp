@@ -200,6 +200,40 @@ std::vector<op_case> elementwise_cases() {
        2,
        {{"fmod", std::int64_t{1}}},
        {f({3}, {1.5, -1.5, 2})}},
+      {"Mod",
+       {f({5}, {5.5, -5.5, 6, -0.5, 3}), f({5}, {2, 2, -4, inf, -inf})},
+       2,
+       {},
+       {f({5}, {1.5, 0.5, -2, inf, -inf})},
+       28},
+      // Quotients of more bits than a number has.
+      {"Mod",
+       {f({6}, {1e20F, 1e30F, 1e38F, -1e38F, 3e38F, 1}), f({6}, {7, 7, 7, 7, 1e-38F, 0})},
+       2,
+       {{"fmod", std::int64_t{1}}},
+       {f({6}, {std::fmod(1e20F, 7), std::fmod(1e30F, 7), std::fmod(1e38F, 7), std::fmod(-1e38F, 7),
+                std::fmod(3e38F, 1e-38F), nan_value})}},
+      {"Mod",
+       {of(dtype::f64, {4}, {1e300, -1e308, 5e-324, inf}),
+        of(dtype::f64, {4}, {7, 1e-300, inf, 2})},
+       2,
+       {{"fmod", std::int64_t{1}}},
+       {of(dtype::f64, {4}, {std::fmod(1e300, 7), std::fmod(-1e308, 1e-300), 5e-324, nan_value})}},
+      {"Gelu",
+       {f({2}, {-1, 2})},
+       1,
+       {},
+       {f({2}, {-0.5 * (1 + std::erf(-std::sqrt(0.5))), 1 + std::erf(std::sqrt(2))})},
+       20},
+      {"Gelu",
+       {f({1}, {2})},
+       1,
+       {{"approximate", std::string("tanh")}},
+       {f({1}, {1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (2 + 0.044715 * 8))})},
+       20},
+      {"Swish", {f({1}, {2})}, 1, {{"alpha", 0.5F}}, {f({1}, {2 / (1 + std::exp(-1))})}, 24},
+      {"SwiGLU", {f({1}, {2}), f({1}, {3})}, 2, {}, {f({1}, {6 / (1 + std::exp(-2))})}, 28},
+      {"Mish", {f({1}, {2})}, 1, {}, {f({1}, {2 * std::tanh(std::log1p(std::exp(2)))})}, 18},
       {"Max", {f({2}, {1, 5}), f({2}, {2, 4}), f({}, {3})}, 3, {}, {f({2}, {3, 5})}},
       {"Min", {f({2}, {1, 5}), f({2}, {2, 4}), f({}, {3})}, 3, {}, {f({2}, {1, 3})}},
       {"Sum", {f({2}, {1, 5}), f({2}, {2, 4}), f({}, {3})}, 3, {}, {f({2}, {6, 12})}},
@@ -253,6 +287,34 @@ std::vector<op_case> reduction_cases() {
        {{"keepdims", std::int64_t{0}}},
        {of(dtype::u8, {}, {250})}},
       {"ReduceMin", {x}, 1, rows, {f({2}, {1, -6})}},
+      {"ReduceMax", {b({2, 2}, {0, 1, 0, 0}), i({1}, {1})}, 1, {}, {b({2, 1}, {1, 0})}, 20},
+      {"ReduceMin", {b({2, 2}, {1, 1, 0, 1}), i({1}, {1})}, 1, {}, {b({2, 1}, {1, 0})}, 20},
+      // Nothing is reduced, and what is done before and behind it is done.
+      {"ReduceL1",
+       {f({2}, {-3, 4})},
+       1,
+       {{"noop_with_empty_axes", std::int64_t{1}}},
+       {f({2}, {3, 4})},
+       18},
+      {"ReduceL2",
+       {f({2}, {-3, 4})},
+       1,
+       {{"noop_with_empty_axes", std::int64_t{1}}},
+       {f({2}, {3, 4})},
+       18},
+      {"ReduceSumSquare",
+       {f({2}, {-3, 4}), whole_numbers({})},
+       1,
+       {{"noop_with_empty_axes", std::int64_t{1}}},
+       {f({2}, {9, 16})},
+       18},
+      {"ReduceLogSum",
+       {f({2}, {3, 4})},
+       1,
+       {{"noop_with_empty_axes", std::int64_t{1}}},
+       {f({2}, {std::log(3), std::log(4)})},
+       18},
+      {"ReduceMean", {x, whole_numbers({-1})}, 1, {}, {f({2, 1}, {2, 1})}, 18},
       {"ReduceL1", {x}, 1, rows, {f({2}, {6, 15})}},
       {"ReduceL2", {x}, 1, rows, {f({2}, {std::sqrt(14), std::sqrt(77)})}},
       {"ReduceSumSquare", {x}, 1, rows, {f({2}, {14, 77})}},
@@ -311,6 +373,24 @@ std::vector<op_case> dense_cases() {
        {{"equation", std::string("ij, jk -> ki")}},
        {f({2, 2}, {10, 28, 13, 40})}},
       {"Einsum", {v, v}, 2, {{"equation", std::string("i,i")}}, {f({}, {14})}},
+      {"Einsum", {a}, 1, {{"equation", std::string("ba")}}, {f({3, 2}, {0, 3, 1, 4, 2, 5})}},
+      {"Einsum", {counted({3, 3})}, 1, {{"equation", std::string("ii->i")}}, {f({3}, {0, 4, 8})}},
+      {"Einsum", {counted({2, 2, 2})}, 1, {{"equation", std::string("iji->j")}}, {f({2}, {5, 9})}},
+      {"Einsum",
+       {counted({2, 1, 2}), counted({2, 2})},
+       2,
+       {{"equation", std::string("...ij,...jk->...ik")}},
+       {f({2, 1, 2}, {2, 3, 6, 11})}},
+      {"Einsum",
+       {counted({2, 2}), counted({1, 2})},
+       2,
+       {{"equation", std::string("a...,b...->...")}},
+       {f({2}, {0, 4})}},
+      {"Einsum",
+       {i({2, 2}, {1, 2, 3, 4}), i({2}, {5, 6})},
+       2,
+       {{"equation", std::string("ij,j->i")}},
+       {i({2}, {17, 39})}},
       {"Conv",
        {image, f({1, 1, 2, 2}, {1, 0, 0, 1}), f({1}, {10})},
        3,
@@ -346,6 +426,54 @@ std::vector<op_case> dense_cases() {
        2,
        {{"output_shape", list{5}}, {"strides", list{2}}},
        {f({1, 1, 5}, {1, 0, 2, 0, 0})}},
+      // 3 - 2 + 3 = 4 of 2: the odd one is at the end for SAME_UPPER alone.
+      {"ConvTranspose",
+       {f({1, 1, 3}, {1, 2, 3}), f({1, 1, 2}, {1, 10})},
+       2,
+       {{"output_shape", list{3}}},
+       {f({1, 1, 3}, {12, 23, 30})}},
+      {"ConvTranspose",
+       {f({1, 1, 3}, {1, 2, 3}), f({1, 1, 2}, {1, 10})},
+       2,
+       {{"auto_pad", std::string("SAME_LOWER")}},
+       {f({1, 1, 3}, {12, 23, 30})}},
+      {"ConvTranspose",
+       {f({1, 1, 3}, {1, 2, 3}), f({1, 1, 2}, {1, 10})},
+       2,
+       {{"auto_pad", std::string("SAME_UPPER")}},
+       {f({1, 1, 3}, {1, 12, 23})}},
+      {"ConvTranspose",
+       {f({1, 1, 3}, {1, 2, 3}), f({1, 1, 2}, {1, 10})},
+       2,
+       {{"auto_pad", std::string("VALID")}, {"output_shape", list{3}}},
+       {f({1, 1, 3}, {12, 23, 30})}},
+      // output_padding keeps what the padding at the end would take away, and behind that are
+      // zeros.
+      {"ConvTranspose",
+       {f({1, 1, 2}, {1, 2}), f({1, 1, 2}, {1, 10})},
+       2,
+       {{"dilations", list{2}}, {"output_padding", list{1}}, {"pads", list{1, 1}}},
+       {f({1, 1, 3}, {2, 10, 20})}},
+      {"ConvTranspose",
+       {f({1, 1, 2}, {1, 2}), f({1, 1, 2}, {1, 10})},
+       2,
+       {{"dilations", list{2}}, {"output_padding", list{1}}, {"pads", list{1, 0}}},
+       {f({1, 1, 4}, {2, 10, 20, 0})}},
+      // Rounded up, also without padding (the standard's inference of shapes).
+      {"MaxPool",
+       {line},
+       1,
+       {{"kernel_shape", list{3}},
+        {"strides", list{2}},
+        {"ceil_mode", std::int64_t{1}},
+        {"auto_pad", std::string("VALID")}},
+       {f({1, 1, 2}, {2, 3})}},
+      {"AveragePool",
+       {counted({1, 1, 5})},
+       1,
+       {{"kernel_shape", list{2}}, {"dilations", list{3}}, {"pads", list{0, 1}}},
+       {f({1, 1, 3}, {1.5, 2.5, 2})},
+       19},
       {"MaxPool",
        {image},
        1,
@@ -414,6 +542,30 @@ std::vector<op_case> normalisation_cases() {
        5,
        {{"training_mode", std::int64_t{1}}, {"momentum", 0.5F}},
        {f({1, 1, 2}, {nd, -nd}), f({1}, {1}), f({1}, {1.5})}},
+      {"RMSNormalization",
+       {f({1, 2}, {3, 4}), f({2}, {1, 2})},
+       2,
+       {{"epsilon", 0.0F}},
+       {f({1, 2}, {3 / std::sqrt(12.5), 8 / std::sqrt(12.5)})},
+       23},
+      {"GroupNormalization",
+       {f({1, 4, 1}, {1, 3, 5, 7}), f({2}, {1, 2}), f({2}, {0, 1})},
+       3,
+       {{"num_groups", std::int64_t{2}}},
+       {f({1, 4, 1}, {nd, -nd, 2 * nd + 1, 1 - 2 * nd})},
+       18},
+      {"GroupNormalization",
+       {f({1, 4, 1}, {1, 3, 5, 7}), f({4}, {1, 2, 3, 4}), f({4}, {0, 1, 2, 3})},
+       3,
+       {{"num_groups", std::int64_t{2}}},
+       {f({1, 4, 1}, {nd, 1 - 2 * nd, 2 + 3 * nd, 3 - 4 * nd})},
+       21},
+      {"LpNormalization", {f({2, 2}, {3, 4, 0, 0})}, 1, {}, {f({2, 2}, {0.6, 0.8, 0, 0})}},
+      {"LpNormalization",
+       {f({2, 2}, {3, -4, 1, 4})},
+       1,
+       {{"p", std::int64_t{1}}, {"axis", std::int64_t{0}}},
+       {f({2, 2}, {0.75, -0.5, 0.25, 0.5})}},
       {"InstanceNormalization",
        {f({1, 2, 2}, {1, 3, 5, 7}), f({2}, {1, 2}), f({2}, {0, 1})},
        3,
@@ -567,6 +719,30 @@ std::vector<op_case> layout_cases() {
        3,
        {{"reduction", std::string("add")}},
        {f({3}, {0, 18, 2})}},
+      {"ScatterElements",
+       {f({3}, {5, 1, 2}), i({3}, {1, 1, -3}), f({3}, {8, 9, 2})},
+       3,
+       {{"reduction", std::string("mul")}},
+       {f({3}, {10, 72, 2})},
+       18},
+      {"ScatterElements",
+       {f({2, 3}, {5, 1, 2, 0, 3, 4}), i({2, 1}, {2, 2}), f({2, 1}, {8, 1})},
+       3,
+       {{"reduction", std::string("max")}, {"axis", std::int64_t{1}}},
+       {f({2, 3}, {5, 1, 8, 0, 3, 4})},
+       18},
+      {"ScatterElements",
+       {b({3}, {1, 1, 0}), i({2}, {0, 2}), b({2}, {0, 1})},
+       3,
+       {},
+       {b({3}, {0, 1, 1})},
+       18},
+      {"ScatterND",
+       {i({2, 2}, {5, 6, 7, 8}), i({2, 1}, {0, 0}), i({2, 2}, {9, 3, 4, 7})},
+       3,
+       {{"reduction", std::string("min")}},
+       {i({2, 2}, {4, 3, 7, 8})},
+       18},
       {"ScatterND",
        {x, i({1, 1}, {1}), f({1, 3}, {7, 0, 9})},
        3,
@@ -577,6 +753,43 @@ std::vector<op_case> layout_cases() {
        3,
        {{"reduction", std::string("add")}},
        {f({2, 3}, {3, 1, 2, 3, 4, 5})}},
+      {"Split",
+       {f({5}, {1, 2, 3, 4, 5})},
+       1,
+       {{"num_outputs", std::int64_t{3}}},
+       {f({2}, {1, 2}), f({2}, {3, 4}), f({1}, {5})},
+       18},
+      {"Pad",
+       {f({2, 2}, {1, 2, 3, 4}), whole_numbers({1, 0}), f({}, {9}), whole_numbers({-1})},
+       1,
+       {},
+       {f({2, 3}, {9, 1, 2, 9, 3, 4})},
+       18},
+      {"Pad",
+       {f({3}, {1, 2, 3}), whole_numbers({4, 2})},
+       1,
+       {{"mode", std::string("wrap")}},
+       {f({9}, {3, 1, 2, 3, 1, 2, 3, 1, 2})},
+       19},
+      // More than there is to reflect: to and fro.
+      {"Pad",
+       {f({3}, {1, 2, 3}), whole_numbers({3, 5})},
+       1,
+       {{"mode", std::string("reflect")}},
+       {f({11}, {2, 3, 2, 1, 2, 3, 2, 1, 2, 3, 2})},
+       19},
+      {"SpaceToDepth",
+       {counted({1, 2, 2, 2})},
+       1,
+       {{"blocksize", std::int64_t{2}}, {"mode", std::string("CRD")}},
+       {counted({1, 8, 1, 1})},
+       28},
+      {"Range",
+       {of(dtype::f16, {}, {1}), of(dtype::f16, {}, {3}), of(dtype::f16, {}, {0.75})},
+       0,
+       {},
+       {of(dtype::f16, {3}, {1, 1.75, 2.5})},
+       27},
       {"OneHot",
        {i({3}, {1, -1, 5}), i({}, {3}), f({2}, {2, 5})},
        1,
@@ -608,9 +821,333 @@ std::vector<op_case> layout_cases() {
   };
 }
 
+// Resize takes its operands as: x, part, scales, sizes.
+std::vector<op_case> resize_cases() {
+  const auto two = f({2}, {1, 2}), four = f({4}, {1, 2, 3, 4}), five = f({5}, {1, 2, 4, 8, 16});
+  const auto none = f({0}, {});
+  const auto text = [](const char* t) { return std::string(t); };
+  return {
+      {"Resize", {two, none, f({1}, {2})}, 1, {}, {f({4}, {1, 1, 2, 2})}, 18, {false, true}},
+      {"Resize",
+       {two, none, f({1}, {2})},
+       1,
+       {{"nearest_mode", text("ceil")}, {"coordinate_transformation_mode", text("asymmetric")}},
+       {f({4}, {1, 2, 2, 2})},
+       18,
+       {false, true}},
+      {"Resize",
+       {two, none, none, whole_numbers({4})},
+       1,
+       {{"mode", text("linear")}, {"coordinate_transformation_mode", text("asymmetric")}},
+       {f({4}, {1, 1.5, 2, 2})},
+       13,
+       {false, true, true}},
+      // The length before it is cut off: 2.4.
+      {"Resize",
+       {four, none, f({1}, {0.6F})},
+       1,
+       {{"mode", text("linear")}, {"coordinate_transformation_mode", text("align_corners")}},
+       {f({2}, {1, 1 + 3 / 1.4})},
+       19,
+       {false, true}},
+      {"Resize",
+       {four, none, f({1}, {0.6F})},
+       1,
+       {{"mode", text("linear")}, {"coordinate_transformation_mode", text("half_pixel_symmetric")}},
+       {f({2}, {1 + 2 * (1 - 2 / 2.4) + 0.5 / 0.6 - 0.5, 1 + 2 * (1 - 2 / 2.4) + 1.5 / 0.6 - 0.5})},
+       19,
+       {false, true}},
+      {"Resize",
+       {four, none, none, whole_numbers({1})},
+       1,
+       {{"mode", text("linear")}, {"coordinate_transformation_mode", text("pytorch_half_pixel")}},
+       {f({1}, {1})},
+       19,
+       {false, true, true}},
+      {"Resize",
+       {four, f({2}, {0.5, 2}), none, whole_numbers({3})},
+       1,
+       {{"mode", text("linear")},
+        {"coordinate_transformation_mode", text("tf_crop_and_resize")},
+        {"extrapolation_value", 9.0F}},
+       {f({3}, {2.5, 9, 9})},
+       19,
+       {false, false, true}},
+      {"Resize",
+       {four, none, f({1}, {0.5})},
+       1,
+       {{"mode", text("linear")}, {"antialias", std::int64_t{1}}},
+       {f({2}, {1.625, 3.375})},
+       18,
+       {false, true}},
+      {"Resize",
+       {five, none, none, whole_numbers({3})},
+       1,
+       {{"mode", text("cubic")}},
+       {f({3}, {1.203702688217163, 4, 13.703701972961426})},
+       19,
+       {false, true, true}},
+      {"Resize",
+       {five, none, none, whole_numbers({3})},
+       1,
+       {{"mode", text("cubic")}, {"exclude_outside", std::int64_t{1}}, {"cubic_coeff_a", -0.5F}},
+       {f({3}, {1.206897497177124, 4, 13.931031227111816})},
+       19,
+       {false, true, true}},
+      {"Resize",
+       {five, none, none, whole_numbers({3})},
+       1,
+       {{"mode", text("cubic")}, {"antialias", std::int64_t{1}}},
+       {f({3}, {1.1301204819277073, 3.904761904761909, 13.137349397590357})},
+       19,
+       {false, true, true}},
+      // Of 2 x 4 at most 3 x 4 in its proportions: 2 x 4.
+      {"Resize",
+       {counted({1, 2, 4}), none, none, whole_numbers({3, 4})},
+       1,
+       {{"axes", list{1, 2}}, {"keep_aspect_ratio_policy", text("not_larger")}},
+       {counted({1, 2, 4})},
+       18,
+       {false, true, true}},
+      {"Resize",
+       {f({1, 2}, {1, 2}), none, none, whole_numbers({2, 2})},
+       1,
+       {{"axes", list{1, 0}}, {"keep_aspect_ratio_policy", text("not_smaller")}},
+       {f({2, 4}, {1, 1, 2, 2, 1, 1, 2, 2})},
+       18,
+       {false, true, true}},
+      {"Resize", {two, f({1}, {2})}, 1, {}, {f({4}, {1, 1, 2, 2})}, 10},
+      {"Upsample", {two, f({1}, {2})}, 1, {{"mode", text("linear")}}, {f({4}, {1, 1.5, 2, 2})}, 9},
+      {"Upsample", {two}, 1, {{"scales", std::vector<float>{2}}}, {f({4}, {1, 1, 2, 2})}, 7},
+  };
+}
+
+std::vector<op_case> attention_cases() {
+  const auto q = f({1, 1, 2, 1}, {0, 0}), k = f({1, 1, 2, 1}, {5, 7}), v = f({1, 1, 2, 1}, {1, 3});
+  const auto none = f({0}, {});
+  const auto x = f({1, 1, 1, 4}, {1, 2, 3, 4}), angles = f({1, 1, 2}, {0, 0.5});
+  const auto sines = f({1, 1, 2}, {1, 2});
+  const std::int64_t yes = 1;
+  return {
+      {"Attention", {q, k, v}, 3, {}, {f({1, 1, 2, 1}, {2, 2})}, 23},
+      {"Attention", {q, k, v}, 3, {{"is_causal", yes}}, {f({1, 1, 2, 1}, {1, 2})}, 23},
+      {"Attention",
+       {f({1, 1, 1, 1}, {4}), f({1, 1, 1, 1}, {3}), f({1, 1, 1, 1}, {1})},
+       3,
+       {{"scale", 0.5F}, {"softcap", 2.0F}, {"qk_matmul_output_mode", yes}},
+       {f({1, 1, 1, 1}, {1}), f({1, 1, 1, 1}, {3}), f({1, 1, 1, 1}, {1}),
+        f({1, 1, 1, 1}, {2 * std::tanh(3)})},
+       23},
+      // Two heads of queries share one of keys and values.
+      {"Attention",
+       {f({1, 1, 2}, {0, 0}), f({1, 2, 1}, {5, 7}), f({1, 2, 1}, {1, 3})},
+       3,
+       {{"q_num_heads", std::int64_t{2}}, {"kv_num_heads", yes}},
+       {f({1, 1, 2}, {2, 2})},
+       23},
+      // A query that sees nothing gives 0.
+      {"Attention", {q, k, v, b({2, 2}, {0, 1, 0, 0})}, 4, {}, {f({1, 1, 2, 1}, {3, 0})}, 23},
+      {"Attention", {q, k, v, f({2, 1}, {0, 0})}, 4, {}, {f({1, 1, 2, 1}, {1, 1})}, 24},
+      // With what was seen before, the first query sees two keys, the second one three.
+      {"Attention",
+       {q, k, v, none, f({1, 1, 1, 1}, {9}), f({1, 1, 1, 1}, {5})},
+       6,
+       {{"is_causal", yes}},
+       {f({1, 1, 2, 1}, {3, 3}), f({1, 1, 3, 1}, {9, 5, 7}), f({1, 1, 3, 1}, {5, 1, 3})},
+       23,
+       {false, false, false, true}},
+      {"Attention",
+       {q, k, v, none, none, none, whole_numbers({1})},
+       7,
+       {},
+       {f({1, 1, 2, 1}, {1, 1})},
+       24,
+       {false, false, false, true, true, true}},
+      {"Attention",
+       {q, k, v},
+       3,
+       {{"left_window_size", std::int64_t{0}}, {"right_window_size", std::int64_t{0}}},
+       {f({1, 1, 2, 1}, {1, 3})},
+       25},
+      {"RotaryEmbedding", {x, angles, sines}, 3, {}, {f({1, 1, 1, 4}, {-3, -7, 1, 6})}, 23},
+      {"RotaryEmbedding",
+       {x, angles, sines},
+       3,
+       {{"interleaved", yes}},
+       {f({1, 1, 1, 4}, {-2, 1, -6.5, 8})},
+       23},
+      // The first two of the features of each head, at places that are given.
+      {"RotaryEmbedding",
+       {f({1, 1, 3}, {1, 2, 3}), f({2, 1}, {7, 0}), f({2, 1}, {7, 1}), i({1, 1}, {1})},
+       4,
+       {{"rotary_embedding_dim", std::int64_t{2}}, {"num_heads", yes}},
+       {f({1, 1, 3}, {-2, 1, 3})},
+       23},
+  };
+}
+
+std::vector<op_case> quantised_cases() {
+  const auto bytes = [](const list& sizes, const elements_in& x) {
+    return of(dtype::u8, sizes, x);
+  };
+  return {
+      {"QuantizeLinear",
+       {f({4}, {-1, 0, 1.25, 300}), f({}, {0.5}), bytes({}, {10})},
+       3,
+       {},
+       {bytes({4}, {8, 10, 12, 255})},
+       13},
+      {"QuantizeLinear",
+       {f({2, 2}, {3, 3, -1, 4}), f({2}, {1, 2})},
+       2,
+       {{"axis", std::int64_t{0}}},
+       {bytes({2, 2}, {3, 3, 0, 2})},
+       21},
+      {"DequantizeLinear",
+       {bytes({2, 2}, {0, 3, 128, 255}), f({2}, {2, 0.5}), bytes({2}, {128, 1})},
+       3,
+       {},
+       {f({2, 2}, {-256, 1, 0, 127})},
+       13},
+      {"DequantizeLinear",
+       {bytes({1, 3}, {1, 2, 3}), f({1, 2}, {2, 10})},
+       2,
+       {{"block_size", std::int64_t{2}}},
+       {f({1, 3}, {2, 4, 30})},
+       21},
+      {"DequantizeLinear",
+       {of(dtype::i32, {2}, {-3, 4}), of(dtype::f16, {}, {0.5})},
+       2,
+       {},
+       {of(dtype::f16, {2}, {-1.5, 2})},
+       23},
+      {"DynamicQuantizeLinear",
+       {f({4}, {0, 2, -3, 1.34F})},
+       1,
+       {},
+       {bytes({4}, {153, 255, 0, 221}), f({}, {5.0 / 255}), bytes({}, {153})},
+       11},
+      {"DynamicQuantizeLinear",
+       {f({2}, {0, 0})},
+       1,
+       {},
+       {bytes({2}, {0, 0}), f({}, {0}), bytes({}, {0})},
+       11},
+      {"MatMulInteger",
+       {bytes({1, 2}, {11, 7}), bytes({2, 1}, {1, 4}), bytes({}, {12}), bytes({1}, {0})},
+       4,
+       {},
+       {of(dtype::i32, {1, 1}, {-21})},
+       10},
+  };
+}
+
+double logistic(double x) { return 1 / (1 + std::exp(-x)); }
+
+// One number as input, one as state, so that the standard's equations stand here as they are.
+std::vector<op_case> recurrent_cases() {
+  const auto x = f({2, 1, 1}, {1, -2});
+  const auto w = f({1, 4, 1}, {0.1, 0.2, 0.3, 0.4}), r = f({1, 4, 1}, {0.5, 0.6, 0.7, 0.8});
+  const auto bias = f({1, 8}, {0.1, 0.2, 0.3, 0.4, 0.01, 0.02, 0.03, 0.04});
+  const auto none = f({0}, {});
+  // Gates: input, output, forget, cell; p: peepholes of the first three.
+  const auto lstm = [](const elements_in& in, double h, double c, const elements_in& p) {
+    elements_in all;
+    for (const auto t : in) {
+      const auto sum = [&](int k) {
+        return (k + 1) * 0.1 * t + (k + 5) * 0.1 * h + (k + 1) * 0.11;
+      };
+      const auto i = logistic(sum(0) + p[0] * c), forget = logistic(sum(2) + p[2] * c);
+      c = forget * c + i * std::tanh(sum(3));
+      h = logistic(sum(1) + p[1] * c) * std::tanh(c);
+      all.push_back(h);
+    }
+    all.push_back(c);
+    return all;
+  };
+  const auto plain = lstm({1, -2}, 0, 0, {0, 0, 0}), back = lstm({-2, 1}, 0, 0, {0, 0, 0}),
+             peeped = lstm({1, -2}, 0.5, 0.25, {1, 2, 3}), one = lstm({1}, 0, 0, {0, 0, 0});
+  const auto twice = [](const array& a) {
+    auto sizes = list(a.spec.shape.sizes().begin(), a.spec.shape.sizes().end());
+    auto at = a.at;
+    sizes[0] = 2, at.insert(at.end(), a.at.begin(), a.at.end());
+    return f(sizes, at);
+  };
+  // Gates: update, reset, hidden.
+  const auto gru = [](double t, double h, bool is_linear_first) {
+    const auto z = logistic(0.1 * t + 0.5 * h + 0.11), q = logistic(0.2 * t + 0.6 * h + 0.22);
+    const auto seen = is_linear_first ? q * (0.7 * h + 0.03) : 0.7 * q * h + 0.03;
+    return (1 - z) * std::tanh(0.3 * t + 0.3 + seen) + z * h;
+  };
+  const auto gw = f({1, 3, 1}, {0.1, 0.2, 0.3}), gr = f({1, 3, 1}, {0.5, 0.6, 0.7});
+  const auto gb = f({1, 6}, {0.1, 0.2, 0.3, 0.01, 0.02, 0.03});
+  const auto first = f({1, 1, 1}, {0.5});
+  const auto step = [](double t, double h) { return std::tanh(0.1 * t + 0.5 * h + 0.11); };
+  return {
+      {"LSTM",
+       {x, w, r, bias},
+       1,
+       {{"hidden_size", std::int64_t{1}}},
+       {f({2, 1, 1, 1}, {plain[0], plain[1]}), f({1, 1, 1}, {plain[1]}), f({1, 1, 1}, {plain[2]})}},
+      {"LSTM",
+       {x, w, r, bias, none, first, f({1, 1, 1}, {0.25}), f({1, 3}, {1, 2, 3})},
+       1,
+       {},
+       {f({2, 1, 1, 1}, {peeped[0], peeped[1]}), f({1, 1, 1}, {peeped[1]}),
+        f({1, 1, 1}, {peeped[2]})},
+       22,
+       {false, false, false, false, true}},
+      {"LSTM",
+       {x, twice(w), twice(r), twice(bias)},
+       1,
+       {{"direction", std::string("bidirectional")}},
+       {f({2, 2, 1, 1}, {plain[0], back[1], plain[1], back[0]}), f({2, 1, 1}, {plain[1], back[1]}),
+        f({2, 1, 1}, {plain[2], back[2]})}},
+      // Behind its end a row gives zeros, and keeps its state.
+      {"LSTM",
+       {x, w, r, bias, of(dtype::i32, {1}, {1})},
+       1,
+       {},
+       {f({2, 1, 1, 1}, {one[0], 0}), f({1, 1, 1}, {one[0]}), f({1, 1, 1}, {one[1]})}},
+      {"GRU",
+       {x, gw, gr, gb, none, first},
+       1,
+       {},
+       {f({2, 1, 1, 1}, {gru(1, 0.5, false), gru(-2, gru(1, 0.5, false), false)}),
+        f({1, 1, 1}, {gru(-2, gru(1, 0.5, false), false)})},
+       14,
+       {false, false, false, false, true}},
+      {"GRU",
+       {f({1, 2, 1}, {1, -2}), gw, gr, gb, none, first},
+       1,
+       {{"linear_before_reset", std::int64_t{1}},
+        {"layout", std::int64_t{1}},
+        {"direction", std::string("reverse")}},
+       {f({1, 2, 1, 1}, {gru(1, gru(-2, 0.5, true), true), gru(-2, 0.5, true)}),
+        f({1, 1, 1}, {gru(1, gru(-2, 0.5, true), true)})},
+       14,
+       {false, false, false, false, true}},
+      {"RNN",
+       {x, f({1, 1, 1}, {0.1}), f({1, 1, 1}, {0.5}), f({1, 2}, {0.1, 0.01})},
+       1,
+       {},
+       {f({2, 1, 1, 1}, {step(1, 0), step(-2, step(1, 0))}), f({1, 1, 1}, {step(-2, step(1, 0))})}},
+      // Limits and numbers of an activation.
+      {"RNN",
+       {f({1, 1, 1}, {9}), f({1, 1, 1}, {1}), f({1, 1, 1}, {0})},
+       1,
+       {{"activations", std::vector<std::string>{"scaledtanh"}},
+        {"activation_alpha", std::vector<float>{3}},
+        {"activation_beta", std::vector<float>{0.5F}},
+        {"clip", 2.0F}},
+       {f({1, 1, 1, 1}, {3 * std::tanh(1)}), f({1, 1, 1}, {3 * std::tanh(1)})}},
+  };
+}
+
 std::vector<op_case> all_cases() {
   auto all = elementwise_cases();
-  for (auto* more : {reduction_cases, dense_cases, normalisation_cases, layout_cases})
+  for (auto* more : {reduction_cases, dense_cases, normalisation_cases, layout_cases, resize_cases,
+                     attention_cases, quantised_cases, recurrent_cases})
     for (auto& c : more()) all.push_back(std::move(c));
   return all;
 }
@@ -658,11 +1195,104 @@ BOOST_AUTO_TEST_CASE(every_op_gives_the_numbers_that_the_standard_says) {
   troupe::onnx::rules rules;
   for (auto* add :
        {troupe::onnx::add_elementwise, troupe::onnx::add_logic, troupe::onnx::add_activations,
-        troupe::onnx::add_reductions, troupe::onnx::add_products, troupe::onnx::add_windows,
+        troupe::onnx::add_reductions, troupe::onnx::add_products, troupe::onnx::add_einsum,
+        troupe::onnx::add_windows, troupe::onnx::add_resizing, troupe::onnx::add_attention,
+        troupe::onnx::add_quantised, troupe::onnx::add_recurrent, troupe::onnx::add_control,
         troupe::onnx::add_normalisation, troupe::onnx::add_losses, troupe::onnx::add_layout,
         troupe::onnx::add_indexing, troupe::onnx::add_sources})
     add(rules);
+  // They have graphs as attributes: the next cases, and tests/models/onnx_control_test.cpp.
+  for (const auto* op : {"If", "Loop", "Scan"}) tested.insert(op);
   for (const auto& [op, rule] : rules) BOOST_TEST(tested.contains(op), op << " has no case here");
+}
+
+// A body as an attribute of a node.
+void put_body(onnx_format::Node& n, const std::string& name, const onnx_writer& w) {
+  auto& a = *n.add_attributes();
+  a.set_name(name), a.set_type(5);
+  *a.mutable_graph() = w.model.graph();
+}
+
+BOOST_AUTO_TEST_CASE(a_branch_that_is_known_is_taken_while_the_graph_is_built) {
+  for (const bool is_square : {true, false}) {
+    onnx_writer w, square, line;
+    w.input("x", {dtype::f32, {4}});
+    w.initializer("is_square", b({}, {is_square ? 1.0 : 0.0}));
+    w.initializer("two", whole_numbers({2, 2}));
+    // Of other shapes; a name of the branch is not that of the graph around it.
+    square.node("Abs", {"x"}, {"h"}), square.node("Reshape", {"h", "two"}, {"r"});
+    square.output("r");
+    line.initializer("r", f({1}, {7})), line.output("r");
+    w.node("Neg", {"x"}, {"h"});
+    auto& n = w.node("If", {"is_square"}, {"y"});
+    put_body(n, "then_branch", square), put_body(n, "else_branch", line);
+    w.output("y"), w.output("h");
+    const auto got = run(w, {{"x", f({4}, {1, -2, 3, -4})}});
+    BOOST_TEST_REQUIRE(bool(got), text_of(got));
+    BOOST_TEST(((*got)[0] == (is_square ? f({2, 2}, {1, 2, 3, 4}) : f({1}, {7}))));
+    BOOST_TEST(((*got)[1] == f({4}, {-1, 2, -3, 4})));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_loop_whose_iterations_are_known_collects_what_each_gives) {
+  onnx_writer w, body;
+  w.input("x", {dtype::f32, {1}});
+  w.initializer("three", i({}, {3}));
+  w.initializer("yes", b({}, {1}));
+  body.input("i", {dtype::i64, {}}), body.input("go", {dtype::boolean, {}});
+  body.input("v", {dtype::f32, {1}});
+  body.node("Cast", {"i"}, {"at"}, {{"to", std::int64_t{1}}});
+  body.node("Add", {"v", "at"}, {"sum"}), body.node("Identity", {"go"}, {"on"});
+  body.output("on"), body.output("sum"), body.output("sum");
+  put_body(w.node("Loop", {"three", "yes", "x"}, {"last", "all"}), "body", body);
+  w.output("last"), w.output("all");
+  const auto got = run(w, {{"x", f({1}, {10})}});
+  BOOST_TEST_REQUIRE(bool(got), text_of(got));
+  BOOST_TEST(((*got)[0] == f({1}, {13})));
+  BOOST_TEST(((*got)[1] == f({3, 1}, {10, 11, 13})));
+  // How often: what is fed says it, and results cannot be collected.
+  w.graph().clear_initializers();
+  w.initializer("yes", b({}, {1}));
+  w.input("three", {dtype::i64, {}});
+  expect_error(build(w), {"(Loop)", "its iterations must be known"});
+}
+
+BOOST_AUTO_TEST_CASE(a_scan_goes_along_its_sequences_in_either_direction) {
+  onnx_writer w, body;
+  w.input("x", {dtype::f32, {2, 3}}), w.input("s", {dtype::f32, {2}});
+  body.input("state", {dtype::f32, {2}}), body.input("one", {dtype::f32, {2}});
+  body.node("Add", {"state", "one"}, {"sum"}), body.node("Neg", {"sum"}, {"other"});
+  body.output("sum"), body.output("other");
+  put_body(w.node("Scan", {"s", "x"}, {"last", "all"},
+                  {{"num_scan_inputs", std::int64_t{1}},
+                   {"scan_input_axes", list{1}},
+                   {"scan_input_directions", list{1}},
+                   {"scan_output_axes", list{-1}},
+                   {"scan_output_directions", list{1}}}),
+           "body", body);
+  w.output("last"), w.output("all");
+  const auto got = run(w, {{"x", counted({2, 3})}, {"s", f({2}, {10, 20})}});
+  BOOST_TEST_REQUIRE(bool(got), text_of(got));
+  BOOST_TEST(((*got)[0] == f({2}, {13, 32})));
+  BOOST_TEST(((*got)[1] == f({2, 3}, {-13, -13, -12, -32, -29, -25})));
+}
+
+BOOST_AUTO_TEST_CASE(mistakes_in_a_body_name_the_node_and_its_graph) {
+  onnx_writer w, body;
+  w.input("x", {dtype::f32, {1}});
+  w.initializer("yes", b({}, {1}));
+  body.model.mutable_graph()->set_name("inner");
+  body.node("NonZero", {"x"}, {"r"}), body.output("r");
+  auto& n = w.node("If", {"yes"}, {"y"});
+  put_body(n, "then_branch", body);
+  w.output("y");
+  expect_error(build(w), {"(If)", "attribute 'else_branch' is missing"});
+  put_body(n, "else_branch", body);
+  expect_error(build(w),
+               {"node 0 'If_node' (If)", "node 0 (NonZero) of its graph 'inner'", "not supported"});
+  auto& inner = *n.mutable_attributes(0)->mutable_graph()->mutable_nodes(0);
+  inner.set_op_type("Abs"), inner.set_inputs(0, "nobody");
+  expect_error(build(w), {"(If)", "'nobody' was never made"});
 }
 
 BOOST_AUTO_TEST_CASE(shapes_are_computed_from_constants_while_the_graph_is_built) {
@@ -877,6 +1507,7 @@ BOOST_AUTO_TEST_CASE(what_has_no_counterpart_is_an_error_that_names_it) {
   refused(w, {"node 0 'Relu_node' (Relu)", "bool[2]", "must be f32 or f64"}, "Relu");
   w = small_model();
   w.graph().mutable_nodes(0)->add_outputs("z");
+  w.output("z");
   refused(w, {"(Relu)", "output 1 is not supported"}, "Relu");
   w = small_model();
   w.graph().mutable_nodes(0)->clear_inputs();
@@ -887,18 +1518,60 @@ BOOST_AUTO_TEST_CASE(what_has_no_counterpart_is_an_error_that_names_it) {
   refused(leaky, {"(LeakyRelu)", "attribute 'alpha' is of another type"}, "LeakyRelu");
 }
 
+BOOST_AUTO_TEST_CASE(a_number_alone_refuses_nothing) {
+  for (std::int64_t ir = 1; ir <= 14; ++ir)
+    for (std::int64_t opset = 1; opset <= 28; ++opset) {
+      auto w = small_model();
+      w.model.set_ir_version(ir);
+      w.model.mutable_operator_sets(0)->set_version(opset);
+      const auto got = run(w, {{"x", f({2}, {-1, 2})}});
+      BOOST_TEST_REQUIRE(bool(got), "IR " << ir << ", opset " << opset << ": " << text_of(got));
+      BOOST_TEST(((*got)[0] == f({2}, {0, 2})));
+    }
+}
+
+BOOST_AUTO_TEST_CASE(a_node_of_an_opset_that_is_not_known_is_refused_by_its_name) {
+  auto w = small_model();
+  w.model.mutable_operator_sets(0)->set_version(29);
+  expect_error(build(w), {"node 0 'Relu_node' (Relu)", "opset 29", "newest known one is 28"});
+  w.model.mutable_operator_sets(0)->set_domain("else");
+  expect_error(build(w), {"node 0 'Relu_node' (Relu)", "does not say of which opset"});
+  // Nothing is asked of a model without nodes.
+  w.graph().clear_nodes();
+  w.initializer("y", f({1}, {2}));
+  const auto got = build(w);
+  BOOST_TEST(bool(got), text_of(got));
+}
+
+BOOST_AUTO_TEST_CASE(what_no_output_needs_is_not_looked_at) {
+  auto w = small_model();
+  w.input("idle", {dtype::f32, {2}});
+  w.graph().mutable_inputs(1)->mutable_type()->mutable_tensor()->set_element(8);
+  w.initializer("words", f({2}, {1, 2})).set_type(8);
+  w.initializer("far", f({2}, {1, 2})).set_location(1);
+  w.graph().add_sparse_initializers()->mutable_values()->set_name("sparse");
+  w.node("Fancy", {"x", "words", "far"}, {"a"}).set_domain("com.example");
+  w.node("NonZero", {"a", "sparse", "idle"}, {"b"});
+  // Of a node that is needed, the outputs that are not.
+  w.graph().mutable_nodes(0)->add_outputs("more");
+  w.node("Abs", {"more"}, {"c"});
+  const auto got = run(w, {{"x", f({2}, {-1, 2})}});
+  BOOST_TEST_REQUIRE(bool(got), text_of(got));
+  BOOST_TEST(((*got)[0] == f({2}, {0, 2})));
+  w.output("b");
+  expect_error(build(w), {"initializer 'sparse'"});
+}
+
 BOOST_AUTO_TEST_CASE(files_that_break_a_rule_are_errors_that_name_the_rule) {
   using spoiler = std::function<void(onnx_writer&)>;
   const auto one_more = [](onnx_writer& w) -> onnx_format::Tensor& {
+    if (w.graph().outputs_size() == 1) w.output("t");  // else nobody looks at it
     return w.initializer("t", f({2}, {1, 2}));
   };
   const std::pair<spoiler, std::vector<std::string_view>> cases[] = {
       {[](auto& w) { w.model.clear_graph(); }, {"there is no graph"}},
       {[](auto& w) { w.model.set_ir_version(99); },
-       {"the format's version is 99, expected 1 to 8"}},
-      {[](auto& w) { w.model.mutable_operator_sets(0)->set_version(18); },
-       {"the opset is 18, expected 1 to 17"}},
-      {[](auto& w) { w.model.mutable_operator_sets(0)->set_domain("else"); }, {"the opset is 0"}},
+       {"the format's version (ir_version) is 99, and 1 to 14 are known"}},
       {[](auto& w) { w.graph().mutable_nodes(0)->set_inputs(0, "nobody"); },
        {"node 0 'Relu_node' (Relu)", "reads 'nobody', which nobody makes"}},
       {[](auto& w) { w.graph().mutable_nodes(0)->set_inputs(0, "y"); },
@@ -964,7 +1637,10 @@ BOOST_AUTO_TEST_CASE(files_that_break_a_rule_are_errors_that_name_the_rule) {
       {[&](auto& w) { one_more(w).mutable_segment()->set_begin(0); }, {"segments"}},
       {[&](auto& w) { one_more(w).set_location(7); }, {"there is no data location 7"}},
       {[&](auto& w) { one_more(w).set_location(1); }, {"initializer 't'", "no folder to look in"}},
-      {[](auto& w) { w.graph().add_sparse_initializers(); }, {"sparse initializers"}},
+      {[](auto& w) {
+         w.graph().add_sparse_initializers()->mutable_values()->set_name("t"), w.output("t");
+       },
+       {"initializer 't': sparse tensors are not supported"}},
       {[](auto& w) {
          for (int k = 0; k < 1000; ++k) w.graph().add_nodes();
        },
@@ -1051,6 +1727,63 @@ BOOST_AUTO_TEST_CASE(every_cut_and_ten_thousand_damaged_files_are_errors_or_mode
   try_one(good);
 }
 
+// Numbers of few bits are written as 8, 16 and twice 4 bits, in bytes or in fields.
+BOOST_AUTO_TEST_CASE(whole_numbers_of_few_bits_are_dequantised_moved_and_cast) {
+  const auto with = [](int type, const std::string& raw, std::int64_t count) {
+    onnx_writer w(21);
+    auto& t = w.initializer("w", f({1}, {0}));
+    t.set_type(type), t.set_dims(0, count), t.set_raw(raw);
+    w.initializer("scale", f({}, {0.5}));
+    return w;
+  };
+  const auto numbers_of = [](onnx_writer& w) {
+    w.output("y");
+    w.node("DequantizeLinear", {"w", "scale"}, {"y"});
+    const auto got = run(w, {});
+    BOOST_TEST_REQUIRE(bool(got), text_of(got));
+    return (*got)[0].at;
+  };
+  const std::tuple<int, std::string, elements_in> kinds[] = {
+      {3, "\x01\xff\x80", {0.5, -0.5, -64}},
+      {4, std::string("\x01\x00\xff\xff", 4), {0.5, 32767.5}},
+      {5, std::string("\x00\x80\xff\x7f", 4), {-16384, 16383.5}},
+      {21, "\xf1\x08", {0.5, 7.5, 4}},
+      {22, "\xf1\x08", {0.5, -0.5, -4}},
+  };
+  for (const auto& [type, raw, numbers] : kinds) {
+    auto w = with(type, raw, static_cast<std::int64_t>(numbers.size()));
+    BOOST_TEST((numbers_of(w) == numbers), "type " << type);
+  }
+  auto fields = with(3, "", 2);
+  auto& t = *fields.graph().mutable_initializers(0);
+  t.clear_raw(), t.add_integers32(-7), t.add_integers32(9);
+  BOOST_TEST((numbers_of(fields) == elements_in{-3.5, 4.5}));
+  auto short_one = with(22, "\x11", 3);
+  short_one.output("w");
+  expect_error(build(short_one), {"initializer 'w'", "2 bytes, and the file 1"});
+  // There and back, through what moves them.
+  onnx_writer back(21);
+  back.input("x", {dtype::f32, {2, 1}});
+  back.output("y"), back.output("z");
+  back.initializer("scale", f({}, {0.5}));
+  back.initializer("zero", f({}, {0})).set_type(3);
+  back.graph().mutable_initializers(1)->set_raw("\xfe");
+  back.node("QuantizeLinear", {"x", "scale", "zero"}, {"q"});
+  back.node("Transpose", {"q"}, {"t"});
+  back.node("DequantizeLinear", {"t", "scale", "zero"}, {"y"});
+  back.node("Cast", {"q"}, {"z"}, {{"to", std::int64_t{6}}});
+  const auto got = run(back, {{"x", f({2, 1}, {100, 3})}});
+  BOOST_TEST_REQUIRE(bool(got), text_of(got));
+  BOOST_TEST(((*got)[0] == f({1, 2}, {64.5, 3})));
+  BOOST_TEST(((*got)[1] == of(dtype::i32, {2, 1}, {127, 4})));
+  back.node("Add", {"q", "q"}, {"s"});
+  back.output("s");
+  expect_error(build(back), {"(Add)", "operand 0 is int8", "only quantisation"});
+  auto out = with(3, "\x01", 1);
+  out.output("w");
+  expect_error(build(out), {"output 'w'", "element type int8 is not supported"});
+}
+
 BOOST_AUTO_TEST_CASE(external_data_lie_in_the_folder_of_the_model_or_nowhere) {
   namespace fs = std::filesystem;
   auto pattern = (fs::temp_directory_path() / "troupe-onnx-XXXXXX").string();
@@ -1100,6 +1833,72 @@ BOOST_AUTO_TEST_CASE(external_data_lie_in_the_folder_of_the_model_or_nowhere) {
   refused({{"location", "parts/w"}, {"offset", "-4"}}, "no number");
   refused({{"location", "parts/w"}, {"length", "7"}},
           "f32[2] has 8 bytes, but its external data have 7");
+  fs::remove_all(root);
+}
+
+BOOST_AUTO_TEST_CASE(external_data_in_a_hubs_cache_are_links_that_end_beside_the_models) {
+  namespace fs = std::filesystem;
+  auto pattern = (fs::temp_directory_path() / "troupe-onnx-XXXXXX").string();
+  BOOST_REQUIRE(::mkdtemp(pattern.data()) != nullptr);
+  const fs::path root = pattern, named = root / "snapshots" / "rev" / "onnx";
+  for (const auto& folder : {named / "parts", root / "blobs", root / "other"})
+    fs::create_directories(folder);
+  const auto write = [](const fs::path& p, const std::string& bytes) {
+    std::ofstream(p, std::ios::binary) << bytes;
+  };
+  const float values[] = {1, 2};
+  const std::string bytes(reinterpret_cast<const char*>(values), sizeof values);
+  const auto model_with = [&](const std::string& location) {
+    auto w = small_model();
+    auto& t = w.initializer("t", f({2}, {0, 0}));
+    t.clear_raw(), t.set_location(1);
+    auto& e = *t.add_external();
+    e.set_key("location"), e.set_text(location);
+    w.output("t");
+    return w.bytes();
+  };
+  write(root / "blobs" / "3a", bytes);
+  write(root / "other" / "secret", bytes);
+  const auto to_blob = [&](const fs::path& link, const char* blob) {
+    fs::create_symlink(fs::relative(root / "blobs" / blob, link.parent_path()), link);
+  };
+  to_blob(named / "data", "3a");
+  to_blob(named / "parts" / "data", "3a");
+  fs::create_symlink(root / "other" / "secret", named / "leak");
+  fs::create_symlink(root / "other" / "secret", root / "blobs" / "leak");
+  const auto loaded = [&](const std::string& location) {
+    write(root / "blobs" / "7f", model_with(location));
+    fs::remove(named / "model.onnx");
+    to_blob(named / "model.onnx", "7f");
+    return load_onnx((named / "model.onnx").string());
+  };
+  const auto is_refused = [&](const result<onnx_model>& m, std::string_view why) {
+    BOOST_TEST_REQUIRE(!m);
+    BOOST_TEST(m.error().message().find(why) != std::string::npos, m.error().message());
+  };
+  for (const auto* location : {"data", "parts/data"}) {
+    const auto m = loaded(location);
+    BOOST_TEST_REQUIRE(bool(m), text_of(m));
+    const auto ops = make_op_table();
+    graph g(ops);
+    const auto built = m->build(g);
+    BOOST_TEST_REQUIRE(bool(built), text_of(built));
+    BOOST_TEST((reference::evaluate(g, built->outputs[1].at, {}).at == elements_in{1, 2}));
+  }
+  is_refused(loaded("leak"), "a link leads out of the folder of the model");
+  is_refused(loaded("../../../blobs/3a"), "leaves the folder of the model");
+  is_refused(loaded((root / "blobs" / "3a").string()), "must be relative");
+  is_refused(loaded("nowhere"), "no such file");
+  // Only the model is a link: its data lie beside its file, and what leads away from there is not
+  // followed.
+  const auto m = loaded("3a");
+  BOOST_TEST(bool(m), text_of(m));
+  fs::remove(named / "leak");
+  is_refused(loaded("leak"), "a link leads out of the folder of the model");
+  // The model is no link: a folder of blobs is any other place.
+  fs::remove(named / "model.onnx");
+  write(named / "model.onnx", model_with("data"));
+  is_refused(load_onnx((named / "model.onnx").string()), "a link leads out of the folder");
   fs::remove_all(root);
 }
 
