@@ -65,6 +65,7 @@ result<outcome> follow(training& run, const options& o) {
         told.recoveries = e->totals.recoveries;
         break;
       case kind::stopped: told.ended = "stopped"; break;
+      case kind::suspended: told.ended = "suspended"; break;
       case kind::detached:
         told.ended = "detached";
         say_error(fmt::format("{}: {}", o.program, e->text));

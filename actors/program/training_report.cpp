@@ -103,6 +103,11 @@ void training_report::show(const training_event& e) {
       totals_ = e.totals;
       ended_early_ = fmt::format("job {} was stopped at step {}: {}", options_.name, done_, e.text);
       break;
+    case kind::suspended:
+      totals_ = e.totals;
+      is_suspended_ = true;
+      ended_early_ = fmt::format("job {} was suspended {}", options_.name, e.text);
+      break;
     case kind::detached:
       ended_early_ = fmt::format("job {} goes on without this program: {}", options_.name, e.text);
       break;
@@ -112,6 +117,7 @@ void training_report::show(const training_event& e) {
       if (events_) say_once(events_->add_text("failure", e.text));
       break;
   }
+  has_ended_ = true;
   if (events_ && !ended_early_.empty()) say_once(events_->add_text("end", ended_early_));
   if (events_) say_once(events_->finish_training());
   bar_.reset();
@@ -172,6 +178,13 @@ void training_report::show_totals(const training_totals& t) {
 result<void> training_report::outcome() const {
   const auto& folder = options_.checkpoints.folder;
   const auto& early = ended_early_;
+  if (is_suspended_)
+    return error(error_code::failed,
+                 fmt::format("{}; the same command with --resume goes on from there", early));
+  if (heeded_ > 0 && !early.empty() && folder.empty())
+    return error(
+        error_code::failed,
+        fmt::format("{}; nothing of it is kept: with --checkpoint DIR it would be", early));
   if (!early.empty() && totals_.checkpoints > 0)
     return error(
         error_code::failed,
@@ -190,16 +203,36 @@ result<void> training_report::outcome() const {
 
 result<void> training_report::follow(training& run) {
   while (auto event = run.next(refresh())) {
-    if (is_interrupted()) run.stop("interrupted");
+    heed_signals(run);
     show(*event);
   }
   return outcome();
 }
 
+void training_report::heed_signals(training& run) {
+  const int seen = interruptions;
+  if (seen == std::exchange(heeded_, seen)) return;
+  const auto* name = last_signal == SIGTERM ? "SIGTERM" : "Ctrl-C";
+  if (options_.checkpoints.folder.empty() || seen > 1)
+    run.stop(seen > 1 ? fmt::format("interrupted by {} again", name)
+                      : fmt::format("interrupted by {}", name));
+  else
+    run.suspend(fmt::format("interrupted by {}", name));
+}
+
+error training_report::interrupted_while(std::string_view doing) {
+  was_interrupted_ = true;
+  return {error_code::failed, fmt::format("interrupted while {}", doing)};
+}
+
 int training_report::fail(const error& e) {
   bar_.reset();
   say_error(options_.program + ": " + e.text());
-  if (!ended_early_.empty()) return interruptions > 0 ? 128 + last_signal : 0;
+  // Before anything ran, or what ended early: that is no failure.
+  const bool is_interrupted =
+      interruptions > 0 && (!has_ended_ || !ended_early_.empty() || was_interrupted_);
+  if (is_interrupted) return 128 + last_signal;
+  if (!ended_early_.empty()) return 0;
   return static_cast<int>(e.code());
 }
 

@@ -22,7 +22,7 @@ class training_events;
 
 class training_report {
  public:
-  // From now on Ctrl-C is an interruption, not the end.
+  // From now on Ctrl-C and SIGTERM are interruptions, not the end.
   explicit training_report(const training_flags& options);
   ~training_report();
 
@@ -39,14 +39,19 @@ class training_report {
   bool is_interrupted();  // and will stay so
   void show(const training_event& e);
   result<void> outcome() const;  // of the training
-  // Shows what happens until the training ends, which Ctrl-C brings about; its outcome.
+  // After an interruption the training ends: it is suspended where it has checkpoints, else
+  // stopped; a second one stops it in any case. To be called whenever there is time.
+  void heed_signals(training& run);
+  // What ended early, while the program did that: an error for fail().
+  error interrupted_while(std::string_view doing);
+  // Shows what happens until the training ends, which signals bring about; its outcome.
   result<void> follow(training& run);
 
   // Name and value of every variable, for feeding.
   std::span<const std::pair<std::string_view, tensor>> variables() const { return feeds_; }
 
-  // Prints the line; the exit code: the error's; of a training that was stopped or detached, which
-  // is no failure, 0, or 128 + N by signal N.
+  // Prints the line; the exit code: the error's; of a training that was suspended, stopped or
+  // detached, which is no failure, 0, or 128 + N by signal N.
   int fail(const error& e);
   result<void> save();  // the variables, if asked for
   // --save-graph, instead of training: the graph with its loss and how it would be trained. Says
@@ -81,7 +86,9 @@ class training_report {
   std::vector<std::pair<std::string_view, tensor>> feeds_;
   training_totals totals_;
   std::string failure_, losses_failure_;
-  std::string ended_early_;  // stopped or detached: what there is to say
+  std::string ended_early_;  // suspended, stopped or detached: what there is to say
+  bool is_suspended_ = false, has_ended_ = false, was_interrupted_ = false;
+  int heeded_ = 0;  // interruptions
   bool has_said_events_ = false;
   std::uint32_t lost_workers_ = 0;
 };

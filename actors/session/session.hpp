@@ -114,7 +114,8 @@ struct training_options {
   failure_policy on_failure = failure_policy::stop;
   restart_limits limits{};
   // finish() may end the training before its last step. Shards then keep a version that they could
-  // go back to, as they do with failure_policy::resume, which implies it.
+  // go back to, as they do with failure_policy::resume and with checkpoints (observe_every 0),
+  // which imply it.
   bool may_finish = false;
   // Over a cluster, with failure_policy::resume and checkpoints: the job goes on when this program
   // dies, stands still or detaches; nodes coordinate it then, and programs attach to it
@@ -151,6 +152,7 @@ struct training_event {
     note,         // text: something that people want to know
     finished,     // totals; the last event: at the last step, or by finish()
     stopped,      // text: the reason that stop() was given; totals; the last event
+    suspended,    // step: of its last checkpoint, which has all of it; text; totals; the last event
     detached,     // text: who coordinates the job now; the last event
     failed,       // text (one line), totals; the last event
     none,         // nothing within the time
@@ -210,6 +212,13 @@ class training {
   // `at_least`: so many steps of each worker are made in any case, as when the program has fed
   // them.
   virtual void finish(std::uint64_t at_least = 0) = 0;
+  // Ends it where it has got to, with a checkpoint from which the same training with
+  // checkpoint_options::resume goes on, to the same bits: `suspended` follows, or `finished` where
+  // that was its last step. Without checkpoints, or where none can be made, a note says so and
+  // `stopped` follows, and `failed` where the checkpoint was not written. Workers of
+  // update_kind::async come to the same step first. One that is fed may be fed its last step once
+  // more (`resumed`). stop() ends it meanwhile; the checkpoint before stays.
+  virtual void suspend(const std::string& reason) = 0;
   // Leaves it to the cluster (outlives_program): `detached` follows. A note says so where there is
   // no node that could take it; the job stays with this program then.
   virtual void detach() = 0;

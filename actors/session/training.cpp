@@ -91,7 +91,7 @@ class training_impl final : public training, private job_client {
                 std::vector<std::string> notes, bool is_fed)
       : job_client(p) {
     const auto& spec = request->program->spec();
-    about_ = {spec.workers, spec.steps, spec.update, is_fed, spec.is_recoverable};
+    about_ = {spec.workers, spec.steps, spec.update, is_fed, spec.may_end_early()};
     job_ = request->name();
     folder_ = request->checkpoints.folder;
     for (auto& n : notes) {
@@ -147,6 +147,7 @@ class training_impl final : public training, private job_client {
   }
   training_facts about() const override { return about_; }
   void finish(std::uint64_t at_least) override { wish(job_wish::finish, at_least); }
+  void suspend(const std::string& reason) override { wish(job_wish::suspend, 0, reason); }
   void detach() override { wish(job_wish::detach); }
 
   std::optional<training_event> next(std::chrono::milliseconds timeout) override {
@@ -179,16 +180,18 @@ class training_impl final : public training, private job_client {
     tell(nullptr, process_.node(), attach_job{job_, mailbox()});
   }
 
-  void wish(job_wish w, std::uint64_t at_least = 0) {
+  void wish(job_wish w, std::uint64_t at_least = 0, std::string reason = {}) {
+    wish_of_own_job m{mailbox(), w, at_least, std::move(reason)};
     if (is_asking_)
-      wishes_when_there_.emplace_back(w, at_least);
+      wishes_when_there_.push_back(std::move(m));
     else if (!is_over_)
-      tell(nullptr, process_.node(), wish_of_own_job{mailbox(), w, at_least});
+      tell(nullptr, process_.node(), std::move(m));
   }
 
   // What it was asked for while the job was elsewhere.
   void ask_again() {
-    for (const auto& [w, at_least] : std::exchange(wishes_when_there_, {})) wish(w, at_least);
+    for (auto& m : std::exchange(wishes_when_there_, {}))
+      tell(nullptr, process_.node(), std::move(m));
     if (const auto reason = std::exchange(stop_when_there_, std::nullopt))
       job_client::stop(*reason);
   }
@@ -268,6 +271,11 @@ class training_impl final : public training, private job_client {
         [&](job_note& m) { make(kind::note).text = std::move(m.text); },
         [&](const job_finished& m) { end_with(kind::finished, m.totals); },
         [&](job_stopped& m) { end_with(kind::stopped, m.totals).text = std::move(m.reason); },
+        [&](job_suspended& m) {
+          auto& e = end_with(kind::suspended, m.totals);
+          e.step = m.step;
+          e.text = std::move(m.text);
+        },
         [&](job_has_moved& m) {
           if (!m.is_lost) {
             end_with(kind::detached, {}).text = std::move(m.text);
@@ -328,7 +336,7 @@ class training_impl final : public training, private job_client {
   std::uint64_t next_ = 0;  // the step after the last loss; async: of all workers together
   bool is_ending_ = false;
   std::optional<std::string> stop_when_there_;
-  std::vector<std::pair<job_wish, std::uint64_t>> wishes_when_there_;
+  std::vector<wish_of_own_job> wishes_when_there_;
   std::vector<job_feed> feeds_;
   std::set<std::uint32_t> has_feeder_;
 };

@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""What ends a training from outside: signals, readers that go away, limits, numbers that are none: orderly_ends.py BIN_FOLDER"""
+
+import glob
+import os
+import re
+import signal
+
+import harness
+
+FINE, FAILED = 0, 1
+
+
+class orderly_ends(harness.cluster_test):
+    def setUp(self):
+        super().setUp()
+        self.data = self.make_data(300, 100)
+        self.saved = self.path("checkpoints")
+
+    def flags(self, *more, folder=True, epochs=harness.ENDLESS):
+        keep = ["--checkpoint", self.saved] if folder else []
+        return ["--data", self.data, "--epochs", epochs, "--json", *keep, *more]
+
+    def losses(self, name):
+        """Steps and losses of a file of --losses."""
+        with open(self.path(name)) as f:
+            return [line.split(",") for line in f.read().splitlines()]
+
+    def begins(self, training, name="losses"):
+        """Until it has made some steps: its losses stand in a file, in blocks, which the test before has removed."""
+        self.until("there are losses", lambda: os.path.exists(self.path(name)) and os.path.getsize(self.path(name)) > 0 or not training.is_running())
+        self.assertTrue(training.is_running(), training.tail())
+
+    def suspended_at(self, p, number):
+        self.assertEqual(p.wait(), 128 + number, p.tail())
+        said = re.search(r"^train_classifier: job classifier was suspended at step (\d+): .*; the same command with --resume goes on from there$", p.err, re.M)
+        self.assertIsNotNone(said, p.tail())
+        return int(said.group(1))
+
+    def goes_on(self, start, step, *how):
+        """--resume begins at the step, behind the last loss that was told, and comes to the bits of an undisturbed training."""
+        self.assertEqual([int(s) for s, _ in self.losses("losses")], list(range(step)))
+        epochs = step // 2 + 20  # of 2 or 3 steps
+        ended = []
+        for p in (start(*self.flags("--resume", "--losses", self.path("rest"), *how, epochs=epochs)),
+                  start(*self.flags("--losses", self.path("whole"), *how, "--name", "whole", epochs=epochs, folder=False))):
+            self.assertEqual(p.wait(), FINE, p.tail())
+            ended.append(p)
+        self.assertIn(f"goes on with the checkpoint of step {step}", ended[0].err)
+        self.assertEqual(*(self.json_of(p)["weights_hash"] for p in ended))
+        self.assertEqual(self.losses("losses") + self.losses("rest"), self.losses("whole"))
+
+    def alone(self, *flags):
+        return self.start("train_classifier", *flags)
+
+    def test_a_training_with_checkpoints_is_suspended_by_a_signal_and_goes_on_from_exactly_there(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with self.subTest(number):
+                self.saved = self.path(f"checkpoints-{number}")
+                p = self.alone(*self.flags("--losses", self.path("losses")))
+                self.begins(p)
+                p.send(number)
+                self.goes_on(self.alone, self.suspended_at(p, number))
+                os.remove(self.path("losses"))
+
+    def test_over_nodes_it_is_suspended_and_they_go_on(self):
+        self.start_nodes(2)
+        for update in ("sync", "allreduce"):
+            with self.subTest(update):
+                self.saved = self.path(f"checkpoints-{update}")
+                how = ["--workers", 2, "--shards", 2, "--update", update]
+                p = self.start_training(*self.flags("--losses", self.path("losses"), *how))
+                self.begins(p)
+                p.send(signal.SIGTERM)
+                step = self.suspended_at(p, signal.SIGTERM)
+                self.until("nodes know that it was suspended", lambda: (self.job("classifier") or {}).get("state") == "suspended")
+                self.assertRegex(self.tool("why", "classifier"), rf"suspended .* at step {step}")
+                self.assertEqual(self.running_parts("classifier"), [])
+                self.goes_on(self.start_training, step, *how)
+                os.remove(self.path("losses"))
+        for node in self.nodes:
+            self.assertTrue(node.is_running(), node.tail())
+
+    def test_programs_that_feed_are_suspended_too(self):
+        for update in ("sync", "async"):
+            with self.subTest(update):
+                how = ["--update", update, "--workers", 2, "--json"]
+                saved = ["--checkpoint", self.path(update)]
+                p = self.start("train_from_threads", *how, *saved, "--steps", 10 ** 9, "--losses", self.path("losses"))
+                self.begins(p)
+                p.send(signal.SIGTERM)
+                self.assertEqual(p.wait(), 143, p.tail())
+                self.assertRegex(p.err, "was suspended at step [0-9]+: .*--resume goes on from there")
+                steps = len(self.losses("losses")) // (2 if update == "async" else 1) + 20
+                done = self.run_program("train_from_threads", *how, *saved, "--steps", steps, "--resume")
+                self.assertEqual(done.code, FINE, done.tail())
+                self.assertIn("goes on with the checkpoint of step", done.err)
+                if update == "sync":
+                    whole = self.run_program("train_from_threads", *how, "--steps", steps)
+                    self.assertEqual(self.json_of(done)["weights_hash"], self.json_of(whole)["weights_hash"])
+                os.remove(self.path("losses"))
+
+    def test_a_second_signal_ends_it_at_once_and_the_checkpoint_before_is_whole(self):
+        node, = self.start_nodes(1)
+        p = self.start_training("--data", self.data, "--epochs", harness.ENDLESS, "--checkpoint", self.saved, "--checkpoint-every", 5)
+        self.until("there is a checkpoint", lambda: glob.glob(os.path.join(self.saved, "classifier", "step-*", "manifest.json")) or not p.is_running())
+        node.send(signal.SIGSTOP)  # no checkpoint can be made now
+        p.send(signal.SIGTERM)
+        self.assertIsNotNone(p.line("is to be suspended at the step that it has got to: interrupted by SIGTERM", "err"), p.tail())
+        p.send(signal.SIGTERM)
+        self.assertEqual(p.wait(), 143, p.tail())
+        self.assertRegex(p.err, "was stopped at step [0-9]+: interrupted by SIGTERM again; the same command with --resume goes on from the newest checkpoint")
+        node.send(signal.SIGCONT)
+        self.tool("checkpoint", "verify", self.saved)
+        self.until("all parts of the job have ended", lambda: not self.running_parts("classifier"))
+
+    def test_without_checkpoints_it_says_that_nothing_is_kept(self):
+        p = self.start("train_classifier", *self.flags("--losses", self.path("losses"), folder=False))
+        self.begins(p)
+        p.send(signal.SIGTERM)
+        self.assertEqual(p.wait(), 143, p.tail())
+        self.assertRegex(p.err, "was stopped at step [0-9]+: interrupted by SIGTERM; nothing of it is kept: with --checkpoint DIR it would be")
+
+
+if __name__ == "__main__":
+    harness.main()
