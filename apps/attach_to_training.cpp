@@ -95,8 +95,8 @@ int main(int argc, char** argv) {
       });
   if (!o.save.empty())
     if (auto ok = can_save_safetensors(o.save); !ok) return o.fail(ok.error());
-  std::signal(SIGINT, [](int) { is_interrupted = 1; });
-  std::signal(SIGTERM, [](int) { is_interrupted = 1; });
+  heed_signal(SIGINT, [](int) { is_interrupted = 1; });
+  heed_signal(SIGTERM, [](int) { is_interrupted = 1; });
   auto s = o.open();
   if (!s) return o.fail(s.error());
   auto run = (*s)->attach(o.job, o.timeout);

@@ -4,6 +4,7 @@
 #include "troupe/actors/program/training_events.hpp"
 #include "troupe/devices/files/host_disk.hpp"
 #include "troupe/devices/files/safetensors.hpp"
+#include "troupe/devices/files/signals.hpp"
 #include "troupe/runtime/compile/graph_file.hpp"
 #include "troupe/runtime/text/duration.hpp"
 
@@ -31,8 +32,9 @@ void on_signal(int signal) {
 }  // namespace
 
 training_report::training_report(const training_flags& options) : options_(options) {
-  std::signal(SIGINT, on_signal);
-  std::signal(SIGTERM, on_signal);
+  take_writes_as_errors();
+  heed_signal(SIGINT, on_signal);
+  heed_signal(SIGTERM, on_signal);
 }
 
 training_report::~training_report() {

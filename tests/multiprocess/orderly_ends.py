@@ -2,13 +2,17 @@
 """What ends a training from outside: signals, readers that go away, limits, numbers that are none: orderly_ends.py BIN_FOLDER"""
 
 import glob
+import json
 import os
 import re
+import resource
 import signal
+import subprocess
 
 import harness
 
 FINE, FAILED = 0, 1
+STEPS_OF_EPOCH = 3  # alone
 
 
 class orderly_ends(harness.cluster_test):
@@ -120,6 +124,82 @@ class orderly_ends(harness.cluster_test):
         p.send(signal.SIGTERM)
         self.assertEqual(p.wait(), 143, p.tail())
         self.assertRegex(p.err, "was stopped at step [0-9]+: interrupted by SIGTERM; nothing of it is kept: with --checkpoint DIR it would be")
+
+    # --- writes that fail ---------------------------------------------------------------------------------------------
+
+    def unread(self):
+        """A pipe whose reader is gone."""
+        reader, writer = os.pipe()
+        os.close(reader)
+        self.addCleanup(os.close, writer)
+        return writer
+
+    def run_with(self, name, *flags, **how):
+        """With other streams, or other dispositions of signals, than programs have here."""
+        return subprocess.run([os.path.join(harness.BIN, name), *map(str, flags)], env=self.environment, timeout=harness.HANG,
+                              **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **how})
+
+    def test_a_reader_that_goes_away_ends_no_training(self):
+        whole = self.train_alone(*self.flags(folder=False, epochs=100))
+        p = self.run_with("train_classifier", *self.flags(epochs=100), stderr=self.unread())
+        self.assertEqual((p.returncode, json.loads(p.stdout)["weights_hash"]), (FINE, self.json_of(whole)["weights_hash"]))
+        for which, flags in (("stdout", ()), ("losses", ("--losses", None))):
+            with self.subTest(which):
+                self.saved = self.path(which)
+                writer = self.unread()
+                flags = [f"/dev/fd/{writer}" if f is None else f for f in flags]
+                how = {"stdout": writer} if which == "stdout" else {"pass_fds": (writer,)}
+                p = self.run_with("train_classifier", *self.flags(*flags, epochs=100), **how)
+                self.assertEqual(p.returncode, FAILED, p.stderr)
+                self.assertEqual(p.stderr.count("Broken pipe"), 1 if which == "stdout" else p.stderr.count("--losses"), p.stderr)
+                self.assertIn("Broken pipe", p.stderr)
+                self.assertIn(f"step-{STEPS_OF_EPOCH * 100:012}", " ".join(os.listdir(os.path.join(self.saved, "classifier"))))
+
+    def test_a_limit_of_file_sizes_is_an_error_that_names_the_file(self):
+        def limited():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, 64 << 10))
+        p = self.run_with("train_classifier", *self.flags("--save", self.path("w.safetensors"), folder=False, epochs=1), preexec_fn=limited)
+        self.assertEqual(p.returncode, FAILED, p.stderr)
+        self.assertRegex(p.stderr, r"w\.safetensors.*: File too large")
+        node = self.start("/bin/sh", "-c", 'ulimit -f 128; exec "$0" "$@"', os.path.abspath(os.path.join(harness.BIN, "troupe-node")), "--cluster", self.cluster)
+        self.nodes.append(node)
+        self.address(node)
+        p = self.train(*self.flags(epochs=1), code=FAILED)
+        self.assertRegex(p.err, r"the checkpoint of step [0-9]+ was not written: .*File too large")
+        self.assertTrue(node.is_running(), node.tail())
+
+    def test_a_signal_that_was_ignored_at_the_start_stays_ignored(self):
+        def ignoring():
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_IGN)
+        p = subprocess.Popen([os.path.join(harness.BIN, "train_classifier"), *map(str, self.flags("--losses", self.path("losses")))], env=self.environment,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=ignoring)
+        size = lambda: os.path.exists(self.path("losses")) and os.path.getsize(self.path("losses"))
+        try:
+            self.until("there are losses", size)
+            with open(f"/proc/{p.pid}/status") as f:
+                ignored = int(re.search(r"^SigIgn:\s*(\w+)$", f.read(), re.M).group(1), 16)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ):
+                self.assertTrue(ignored >> (number - 1) & 1, f"{number} in {ignored:x}")
+                p.send_signal(number)
+            before = size()
+            self.until("it goes on", lambda: size() > before or p.poll() is not None)
+            self.assertIsNone(p.poll())
+        finally:
+            p.kill()
+            p.communicate()
+        node = subprocess.Popen([os.path.join(harness.BIN, "troupe-node"), "--cluster", self.cluster, "--name", "deaf"], env=self.environment,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=ignoring)
+        try:
+            self.assertIn("listening", node.stdout.readline())
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                node.send_signal(number)
+            self.train("--data", self.data, "--epochs", 1)
+            self.tool("cluster", "leave", "deaf")  # a tool still can
+            self.assertEqual(node.wait(harness.HANG), FINE)
+        finally:
+            node.kill()
+            node.communicate()
 
 
 if __name__ == "__main__":
