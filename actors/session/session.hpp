@@ -67,7 +67,8 @@ struct session_options {
   std::uint64_t gpu_memory_bytes = 0;  // that each may take; 0: its part of its chip's
   // These and no others, where there are some: for tests.
   std::vector<std::shared_ptr<device_backend>> gpu_backends{};
-  std::chrono::milliseconds timeout{5000};  // to find the cluster
+  // To find the cluster; and, from open() on, for train() to find as many nodes as it needs.
+  std::chrono::milliseconds timeout{5000};
   // In a cluster: others hold this program dead when it has given no sign of life for so long, as
   // at a breakpoint: from one second to an hour; 0: one second. Steps of its jobs wait as long;
   // placing a job, or halting one, does so for 30 s. A process that has ended is noticed at once.
@@ -80,7 +81,8 @@ struct session_options {
   // planner of later sessions, which else guesses what it has not seen; it may be missing, or
   // deleted at any time. Empty: none.
   std::string op_times_file{};
-  // Asked while open() looks for the cluster; true: it gives up.
+  // Asked while open() looks for the cluster, and train() for nodes; true: it gives up. It lives as
+  // long as the session.
   std::function<bool()> is_cancelled{};
 };
 
@@ -168,7 +170,10 @@ struct training_event {
 
 // What a program feeds to one worker of a training, step after step.
 // Threading: each feeder belongs to one thread at a time; those of several workers may be used at
-// once, beside the thread that takes the training's events. With update_kind::async these steps run
+// once, beside the thread that takes the training's events. One that goes before the last step has
+// no more data: the training is stopped behind the last step that all workers have data for (async:
+// when none has more), as a note says.
+// With update_kind::async these steps run
 // at once, each on the variables as they then are. Ownership: the training outlives it.
 class feeder {
  public:

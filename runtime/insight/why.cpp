@@ -3,6 +3,7 @@
 #include "troupe/runtime/insight/listed_work.hpp"
 #include "troupe/runtime/insight/wait_walk.hpp"
 #include "troupe/runtime/text/duration.hpp"
+#include "troupe/runtime/text/json_line.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -341,7 +342,7 @@ std::string why_answer::json() const {
                                    {"root", root},
                                    {"chain", links},
                                    {"also", also}};
-  return out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return json_line(out);
 }
 
 std::string why(const cluster_snapshot& c, std::string_view job) {

@@ -201,6 +201,18 @@ class orderly_ends(harness.cluster_test):
             node.kill()
             node.communicate()
 
+    # --- nodes that come late ------------------------------------------
+
+    def test_a_program_waits_for_as_many_nodes_as_it_needs(self):
+        self.start_nodes(1)
+        p = self.start_training("--data", self.data, "--epochs", 1, "--workers", 2, "--timeout", f"{harness.HANG:.0f}s")
+        self.until("it is there", lambda: any(n["pid"] == p.pid for n in self.list("nodes")) or not p.is_running())
+        self.assertTrue(p.is_running(), p.tail())
+        self.start_node()
+        self.assertEqual(p.wait(), FINE, p.tail())
+        p = self.train("--data", self.data, "--epochs", 1, "--workers", 3, "--timeout", "100ms", code=2)
+        self.assertIn("3 workers need as many nodes that take workers, but the cluster has 2", p.err)
+
 
 if __name__ == "__main__":
     harness.main()
