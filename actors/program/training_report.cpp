@@ -5,8 +5,10 @@
 #include "troupe/devices/files/host_disk.hpp"
 #include "troupe/devices/files/safetensors.hpp"
 #include "troupe/devices/files/signals.hpp"
+#include "troupe/devices/host/loops/finite.hpp"
 #include "troupe/runtime/compile/graph_file.hpp"
 #include "troupe/runtime/text/duration.hpp"
+#include "troupe/runtime/text/json_line.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -144,6 +146,7 @@ void training_report::show_loss(const training_event& e) {
   ++done_;
   ended_ = std::chrono::steady_clock::now();
   mean_loss_ = done_ == skipped_ + 1 ? e.loss : mean_loss_ + (e.loss - mean_loss_) * 0.02f;
+  look_for_nan(e.step, e.loss);
   if (events_) say_once(events_->add_loss(e.step, e.loss));
   if (losses_ != nullptr && !write_text(losses_, fmt::format("{},{:.9g}\n", e.step, e.loss)) &&
       losses_failure_.empty()) {
@@ -159,6 +162,28 @@ void training_report::show_loss(const training_event& e) {
   bar_->show(done_, fmt::format("{}loss {}  {:.0f} {}/s  {} left", where,
                                 std::isnan(mean_loss_) ? "nan" : fmt::format("{:.4f}", mean_loss_),
                                 rate(), extent_.unit, format_seconds(left)));
+}
+
+void training_report::look_for_nan(std::uint64_t step, float loss) {
+  if (std::isfinite(loss)) return lost_at_.reset();
+  if (!lost_at_) lost_at_ = step;
+  // A loss scale meets some, and goes on; the others have said what is to be done.
+  if (options_.on_nan != nan_policy::ignore ||
+      loss_scale_of(options_.devices.precision, options_.loss_scale) ||
+      std::exchange(has_said_nan_, true))
+    return;
+  say(fmt::format(
+      "the loss of step {} is {}: if the variables are not finite either, no checkpoint "
+      "of them is written; --on-nan stop names the op that makes it",
+      step, loss));
+}
+
+std::string training_report::why_diverged() const {
+  if (options_.on_nan != nan_policy::ignore) return {};
+  for (const auto& [name, value] : variables_)
+    if (const auto at = first_not_finite(value))
+      return fmt::format("{} has {} (its element {})", name, not_finite_text(value, *at), *at);
+  return lost_at_ ? fmt::format("its loss is no number from step {} on", *lost_at_) : std::string();
 }
 
 void training_report::show_totals(const training_totals& t) {
@@ -263,7 +288,7 @@ result<void> training_report::save_graph(graph& g, value loss, const training_op
   const auto ops = g.nodes().size();
   const auto text =
       options_.json
-          ? nlohmann::ordered_json{{"graph", file}, {"ops", ops}}.dump()
+          ? json_line(nlohmann::ordered_json{{"graph", file}, {"ops", ops}})
           : fmt::format("{}: a graph of {} ops; troupe plan {} explains what becomes of it", file,
                         ops, file);
   if (!write_text(stdout, text + "\n") || std::fflush(stdout) != 0)
@@ -287,6 +312,12 @@ int training_report::finish(const std::string& key, double found, const std::str
                       fmt::format("the result cannot be written: {}", std::strerror(errno))));
   if (!losses_failure_.empty()) return fail(error(error_code::failed, losses_failure_));
   if (!events) return fail(events.error().while_doing("--tensorboard"));
+  if (auto why = why_diverged(); !why.empty())
+    return fail(error(
+        error_code::failed,
+        fmt::format("the training has diverged: {}{}; try a lower --learning-rate, or "
+                    "--clip-norm",
+                    why, totals_.checkpoints > 0 ? "; its checkpoints are of steps before" : "")));
   if (totals_.checkpoints_missing > 0)
     return fail(error(error_code::failed,
                       "the training finished, but its last checkpoint was not written "
@@ -321,7 +352,7 @@ std::string training_report::json(const std::string& key, double found) const {
   j["checkpoints"] = totals_.checkpoints;
   j["checkpoints_missing"] = totals_.checkpoints_missing;
   j["weights_hash"] = weights_hash(tensors);
-  return j.dump();
+  return json_line(j);
 }
 
 }  // namespace troupe

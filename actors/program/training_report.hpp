@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -68,6 +69,9 @@ class training_report {
   // Says the first error of the events; what could not be written may be in the end.
   void say_once(result<void> of_events);
   void show_totals(const training_totals& t);
+  // Of a training that has diverged, where --on-nan leaves that to us: says so once.
+  void look_for_nan(std::uint64_t step, float loss);
+  std::string why_diverged() const;  // empty: it has not
   std::string json(const std::string& key, double found) const;
   double samples() const;  // so far
   double rate() const { return seconds() > 0 ? samples() / seconds() : 0; }
@@ -88,7 +92,9 @@ class training_report {
   std::string failure_, losses_failure_;
   std::string ended_early_;  // suspended, stopped or detached: what there is to say
   bool is_suspended_ = false, has_ended_ = false, was_interrupted_ = false;
-  int heeded_ = 0;  // interruptions
+  int heeded_ = 0;                        // interruptions
+  std::optional<std::uint64_t> lost_at_;  // the first step of those to the last whose loss is none
+  bool has_said_nan_ = false;
   bool has_said_events_ = false;
   std::uint32_t lost_workers_ = 0;
 };

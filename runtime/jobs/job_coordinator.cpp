@@ -320,6 +320,9 @@ void job_coordinator::finish_if_ended() {
   // It has got to its end meanwhile.
   if (is_finishing_ && last_step_ == 0) is_finishing_ = is_suspending_ = false;
   flush_losses(all_steps);
+  const bool is_spoilt = cuts_.why_lost().find(diverged_text) != std::string::npos;
+  if (!setup_.has_program && cuts_.lost_since() > 0 && is_spoilt)
+    return fail(at_node({}, "it has diverged: " + cuts_.why_lost()));
   if (!setup_.has_program && cuts_.lost_since() > 0) {  // JC-13
     incident_.clear();
     note("its last checkpoint was not written, and no program has its variables: it is made again");

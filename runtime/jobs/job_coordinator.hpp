@@ -66,7 +66,7 @@
 // JC-12 Who has lost the job to a newer epoch of another coordinator ends nothing elsewhere: it is
 //       no longer its job.
 // JC-13 A job without a program does not end while its last checkpoint is missing: that is made
-//       again, until it is there or a program comes.
+//       again, until it is there or a program comes. One that has diverged (CU-5) fails.
 // JC-14 Who hands the job over keeps it until it hears that the other one has an epoch of its own.
 // JC-15 A job is suspended when a checkpoint is there of the step that it ends at, which has the
 //       loss of every step before it told, and of none behind it; else it has failed, or is done.

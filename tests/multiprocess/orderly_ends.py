@@ -201,7 +201,23 @@ class orderly_ends(harness.cluster_test):
             node.kill()
             node.communicate()
 
-    # --- nodes that come late ------------------------------------------
+    # --- numbers that are none, nodes that come late, names that are no text ------------------------------------------
+
+    def test_a_training_that_diverges_keeps_its_good_checkpoints_and_says_so(self):
+        saved = lambda: sorted(os.listdir(os.path.join(self.saved, "classifier")))
+        good = self.train_alone(*self.flags("--checkpoint-every", 5, epochs=5))
+        kept = [f for f in saved() if f.startswith("step-")]
+        self.assertEqual(self.json_of(good)["checkpoints_missing"], 0)
+        p = self.train_alone(*self.flags("--checkpoint-every", 1, "--resume", "--rebatch", "--learning-rate", 1e30, epochs=20), code=FAILED)
+        self.assertRegex(p.err, r"the loss of step [0-9]+ is -?(nan|inf)")
+        self.assertEqual(len(re.findall("the loss of step", p.err)), 1, p.err)
+        self.assertRegex(p.err, r"the checkpoint of step [0-9]+ was not written: .* has -?(nan|inf) \(its element [0-9]+\): the training has diverged")
+        self.assertRegex(p.err, r"the training has diverged: .* has -?(nan|inf) ")
+        lost = int(re.search(r"the checkpoint of step ([0-9]+) was not written", p.err).group(1))
+        newest = [int(f.split("-")[1].split(".")[0]) for f in saved() if f.startswith("step-")]
+        self.assertEqual(len(newest), len(kept))
+        self.assertLess(max(newest), lost)
+        self.tool("checkpoint", "verify", self.saved)
 
     def test_a_program_waits_for_as_many_nodes_as_it_needs(self):
         self.start_nodes(1)
@@ -212,6 +228,13 @@ class orderly_ends(harness.cluster_test):
         self.assertEqual(p.wait(), FINE, p.tail())
         p = self.train("--data", self.data, "--epochs", 1, "--workers", 3, "--timeout", "100ms", code=2)
         self.assertIn("3 workers need as many nodes that take workers, but the cluster has 2", p.err)
+
+    def test_a_path_that_is_no_text_is_printed_as_JSON(self):
+        path = os.fsencode(self.folder.name) + b"/caf\xe9.graph"
+        p = self.run_with("train_classifier", *self.flags(folder=False, epochs=1), "--save-graph", os.fsdecode(path), text=False)
+        self.assertEqual(p.returncode, FINE, p.stderr)
+        self.assertTrue(json.loads(p.stdout)["graph"].endswith("/caf\ufffd.graph"), p.stdout)
+        self.assertTrue(os.path.exists(path))
 
 
 if __name__ == "__main__":

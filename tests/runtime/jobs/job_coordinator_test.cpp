@@ -1083,6 +1083,25 @@ BOOST_AUTO_TEST_CASE(JC_15_a_job_that_gets_to_its_last_step_before_it_is_suspend
   BOOST_TEST((w.told.back().kind == job_event_kind::finished));
 }
 
+// CU-5, JC-13: its last checkpoint would be made again and again, to be no better.
+BOOST_AUTO_TEST_CASE(JC_15_a_job_that_has_diverged_is_not_suspended) {
+  world w(failure_policy::stop, update_kind::sync, "/folder");
+  w.all_placed({n1, n2, n3, client});
+  w.losses(0, 4);
+  BOOST_TEST(bool(w.job->on_suspend("enough")));
+  w.take();
+  w.halted(n1), w.halted(n2), w.halted(n3, both({4})), w.halted(client);
+  w.job->on_epoch(2, {});
+  w.all_placed({n1, n2, n3, client});
+  const auto why = fmt::format("w has nan (its element 0): {}", diverged_text);
+  w.job->on_saved(n3, {job_id{7}, 2, 4, why, {4, 4}, "f", {}, 1, {}});
+  for (auto n : {n1, n2, n3, client}) w.job->on_ended(n, {job_id{7}, 2, "", "", 0, {}, 0, false});
+  w.take();
+  BOOST_TEST(w.manifests == 0U);
+  BOOST_TEST(w.drops == 1U);
+  BOOST_TEST((w.told.back().kind == job_event_kind::failed));
+}
+
 BOOST_AUTO_TEST_CASE(a_job_without_checkpoints_cannot_be_suspended) {
   world w(failure_policy::resume);
   w.all_placed({n1, n2, n3, client});
