@@ -65,6 +65,7 @@ result<outcome> follow(training& run, const options& o) {
         told.recoveries = e->totals.recoveries;
         break;
       case kind::stopped: told.ended = "stopped"; break;
+      case kind::suspended: told.ended = "suspended"; break;
       case kind::detached:
         told.ended = "detached";
         say_error(fmt::format("{}: {}", o.program, e->text));
@@ -94,8 +95,8 @@ int main(int argc, char** argv) {
       });
   if (!o.save.empty())
     if (auto ok = can_save_safetensors(o.save); !ok) return o.fail(ok.error());
-  std::signal(SIGINT, [](int) { is_interrupted = 1; });
-  std::signal(SIGTERM, [](int) { is_interrupted = 1; });
+  heed_signal(SIGINT, [](int) { is_interrupted = 1; });
+  heed_signal(SIGTERM, [](int) { is_interrupted = 1; });
   auto s = o.open();
   if (!s) return o.fail(s.error());
   auto run = (*s)->attach(o.job, o.timeout);

@@ -61,7 +61,7 @@ static result<void> train(session& s, const idx_info& images, const classifier_o
   if (!run) return run.error();
   report.begin(extent);
   while (auto event = (*run)->next(report.refresh())) {
-    if (report.is_interrupted()) (*run)->stop("interrupted");
+    report.heed_signals(**run);
     report.show(*event);
   }
   return report.outcome();
@@ -78,7 +78,7 @@ static result<double> test(session& s, const idx_info& images, const classifier_
 
   std::int64_t right = 0;
   for (std::int64_t done = 0; done < images.samples; done += 1000) {
-    if (report.is_interrupted()) return error(error_code::failed, "interrupted while testing");
+    if (report.is_interrupted()) return report.interrupted_while("testing");
     auto values = (*run)->step(report.variables());
     if (!values) return values.error();
     right += *values->front().data<std::int64_t>();

@@ -86,7 +86,7 @@ static result<void> train(session& s, const spiral_options& o, training_report& 
     feeders.clear();
   };
   while (auto event = (*run)->next(report.refresh())) {
-    if (report.is_interrupted()) (*run)->stop("interrupted");
+    report.heed_signals(**run);
     report.show(*event);
     if (event->type != training_event::kind::started &&
         event->type != training_event::kind::resumed)

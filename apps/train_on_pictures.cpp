@@ -133,7 +133,7 @@ result<void> train(session& s, const picture_options& o, const picture_set& all,
   const auto end = feed(
       **run, [&](topology& t, std::uint64_t step) { return batches(t, all, o, step); },
       [&](const training_event& event) {
-        if (report.is_interrupted()) (*run)->stop("interrupted");
+        report.heed_signals(**run);
         report.show(event);
       },
       {.topology = {.name = o.name + "/pictures",

@@ -103,7 +103,7 @@ static result<double> test(session& s, const idx_info& images, const tower_optio
 
   std::int64_t right = 0;
   for (std::int64_t done = 0; done < images.samples; done += size) {
-    if (report.is_interrupted()) return error(error_code::failed, "interrupted while testing");
+    if (report.is_interrupted()) return report.interrupted_while("testing");
     auto values = (*run)->step(report.variables());
     if (!values) return values.error();
     right += *values->front().data<std::int64_t>();

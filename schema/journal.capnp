@@ -47,6 +47,7 @@ struct JobJournal {
   isFinishing @17 :Bool;                # the job is to end where it has got to
   inVain @18 :UInt32;                   # coordinators that died one after the other without a step forward
   progress @19 :UInt64;                 # losses when the last one of these began
+  isSuspending @20 :Bool;               # it is to end there with a checkpoint, to be resumed later
 
   struct Loss {
     step @0 :UInt64;

@@ -3,7 +3,9 @@
 #include "troupe/actors/base/failing.hpp"
 #include "troupe/actors/base/scheduler.hpp"
 #include "troupe/actors/base/tell.hpp"
+#include "troupe/devices/host/loops/finite.hpp"
 #include "troupe/runtime/checkpoint/checkpoint_store.hpp"
+#include "troupe/runtime/jobs/job_cuts.hpp"
 
 #include <caf/actor_system.hpp>
 #include <caf/event_based_actor.hpp>
@@ -35,6 +37,10 @@ struct disk_state {
       if (s.applied != report.worker_steps)
         report.error = fmt::format("variables {} and {} hold different steps",
                                    shards.front().variable, s.variable);
+      // CU-5
+      if (const auto at = first_not_finite(s.values); at && report.error.empty())
+        report.error = fmt::format("{} has {} (its element {}): {}", s.variable,
+                                   not_finite_text(s.values, *at), *at, diverged_text);
       report.variables.push_back(s.variable);
       tensors.push_back({s.variable, s.values});
       for (const auto& [slot, value] : s.state)

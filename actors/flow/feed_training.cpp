@@ -241,7 +241,8 @@ class running_feed {
 
 bool is_last(training_event::kind k) noexcept {
   using kind = training_event::kind;
-  return k == kind::finished || k == kind::stopped || k == kind::detached || k == kind::failed;
+  return k == kind::finished || k == kind::stopped || k == kind::suspended || k == kind::detached ||
+         k == kind::failed;
 }
 
 class fed_run {

@@ -244,9 +244,10 @@ result<fed_batch> fed_batch_of(const T& item) {
 
 // --- feed() --------------------------------------------------------------------------------------
 
-// Runs the training to its end, and gives its last event: `finished`, or `stopped` where `look` or
-// somebody else stopped it. `look` sees every event, also `none` some times a second while there is
-// nothing to tell; where the pipeline fails, `failed` is the last. The training may have begun.
+// Runs the training to its end, and gives its last event: `finished`, or `stopped` or `suspended`
+// where `look` or somebody else did that. `look` sees every event, also `none` some times a second
+// while there is nothing to tell; where the pipeline fails, `failed` is the last. The training may
+// have begun.
 template <class F>
 result<training_event> feed(training& run, F describe, const look_at_training& look = {},
                             const feed_options& o = {},

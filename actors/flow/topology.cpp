@@ -9,6 +9,7 @@
 #include "troupe/actors/messages/work_messages.hpp"
 #include "troupe/actors/session/session_process.hpp"
 #include "troupe/devices/files/host_disk.hpp"
+#include "troupe/devices/files/signals.hpp"
 #include "troupe/runtime/flow/file_stages.hpp"
 #include "troupe/runtime/flow/topology_parts.hpp"
 #include "troupe/runtime/text/duration.hpp"
@@ -465,10 +466,8 @@ int topology::run() {
   takes_signals_ = true;
   if (!options_.cluster.is_cancelled)
     options_.cluster.is_cancelled = [] { return signals_seen.load() > 0; };
-  const auto old_int = std::signal(SIGINT, on_signal), old_term = std::signal(SIGTERM, on_signal);
-  // What was ignored at the start (nohup) stays ignored.
-  if (old_int == SIG_IGN) std::signal(SIGINT, SIG_IGN);
-  if (old_term == SIG_IGN) std::signal(SIGTERM, SIG_IGN);
+  take_writes_as_errors();
+  const scoped_signal on_int(SIGINT, on_signal), on_term(SIGTERM, on_signal);
   const bool is_terminal = ::isatty(STDERR_FILENO) == 1;
   const auto began = flow_clock_ns();
   auto shown = began;
@@ -480,8 +479,15 @@ int topology::run() {
     for (const auto& note : std::exchange(running_->notes, {}))
       std::fprintf(stderr, "%s%s\n", title.c_str(), note.c_str());
   };
+  bool is_unread = false;
   const auto done = run_to_end([&](const topology&) {
     tell_notes();
+    // Who printed for `| head` needs no more: a source without an end would go on for nobody.
+    if (std::ferror(stdout) != 0 && !std::exchange(is_unread, true)) {
+      std::fprintf(stderr, "%sstandard output takes no more: ends with what is under way\n",
+                   title.c_str());
+      stop();
+    }
     const auto now = flow_clock_ns();
     if (options_.is_quiet || now - shown < (is_terminal ? 200'000'000 : 5'000'000'000)) return;
     shown = now;
@@ -505,8 +511,6 @@ int topology::run() {
   });
   tell_notes();
   if (is_drawn) std::fputs("\n", stderr);
-  std::signal(SIGINT, old_int);
-  std::signal(SIGTERM, old_term);
   if (!done) {
     std::fprintf(stderr, "%s%s\n", title.c_str(), done.error().text().c_str());
     // Before anything ran one is enough.
@@ -525,7 +529,12 @@ int topology::run() {
                     double(running_->ended_ns - running_->began_ns) * 1e-9, to_json(report()),
                     replica_controls(*this).json());
     std::printf("%s\n", line.c_str());
-    std::fflush(stdout);
+  }
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    if (!is_unread)
+      std::fprintf(stderr, "%sstandard output takes no more: what was printed is not all there\n",
+                   title.c_str());
+    return static_cast<int>(error_code::failed);
   }
   // One that was done before it could be suspended has nothing left to do.
   const bool was_cut_short = was_suspended() || (wishes_->stop.load() & ~8U) != 0;

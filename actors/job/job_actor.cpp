@@ -226,6 +226,11 @@ struct job_actor_state {
         about.board->cause = e.text;
         to_program(job_stopped{std::move(e.text), job->totals()});
         return leave();
+      case job_event_kind::suspended:
+        about.board->state = job_state::suspended;
+        about.board->cause = e.text;
+        to_program(job_suspended{e.step, std::move(e.text), job->totals()});
+        return leave();
       case job_event_kind::moved:
         has_moved = true;
         tell(self->context(), about.node,
@@ -367,6 +372,16 @@ struct job_actor_state {
     });
   }
 
+  // Who asks for it wants the job's end in any case.
+  void on_suspend(const suspend_job& m) {
+    report([&](job_coordinator& j) {
+      const auto ok = j.on_suspend(m.reason);
+      if (ok || j.phase() == job_phase::over) return;
+      say(job_note{ok.error().text()}, ok.error().text());
+      j.on_stop(m.reason);
+    });
+  }
+
   void on_hand_over(const hand_over_job& m) {
     if (job->phase() == job_phase::over) return;
     const auto ok = job->on_hand_over(m.to);
@@ -454,6 +469,7 @@ caf::behavior job_actor(caf::stateful_actor<job_actor_state>* self, job_argument
       [&s](const finish_job& m) {
         s.wish([&](job_coordinator& j) { return j.on_finish(m.at_least); });
       },
+      [&s](const suspend_job& m) { s.on_suspend(m); },
       [&s](detach_job) {
         s.wish([&s](job_coordinator& j) {
           auto ok = j.on_detach();

@@ -21,14 +21,16 @@
 //                  tool
 //   finish_job     program, end the training where it is                job_finished
 //                  tool
+//   suspend_job    program  end it where it is, with a checkpoint to be     job_suspended |
+//                           resumed from; where there can be none, stop it  job_stopped
 //   detach_job     program, hand the job over to a node                 job_has_moved
 //                  tool
 //   let_go_job     node     leave it to whoever goes on with it         job_has_moved
 //   hand_over_job  node     hand it over to a program that asks for it  job_has_moved
 //   job_tick       node     deadlines, pauses, checkpoints by time      -
 //
-// JB-1  The program, if there is one, gets exactly one job_finished, job_stopped, job_has_moved or
-//       job_failed, as the last message.
+// JB-1  The program, if there is one, gets exactly one job_finished, job_suspended, job_stopped,
+//       job_has_moved or job_failed, as the last message.
 // JB-2  After that, unless the job has moved, no actor of the job runs on any node that can be
 //       reached: every one was told to stop.
 // JB-3  fed = applied + dropped + in flight, per worker, in the last message

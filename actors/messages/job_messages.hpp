@@ -113,6 +113,11 @@ struct job_stopped {
   std::string reason;
   training_totals totals;
 };
+struct job_suspended {
+  std::uint64_t step = 0;  // of its last checkpoint
+  std::string text;
+  training_totals totals;
+};
 // Another process coordinates it: `is_lost`: without the program's wish.
 struct job_has_moved {
   bool is_lost = false;
@@ -123,6 +128,9 @@ struct stop_job {
 };
 struct finish_job {
   std::uint64_t at_least = 0;  // steps of each worker
+};
+struct suspend_job {
+  std::string reason;
 };
 struct detach_job {};
 struct let_go_job {};  // its process ends, and successors may go on
@@ -146,8 +154,10 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::job_finished)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::job_failed)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::stop_job)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::job_stopped)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::job_suspended)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::job_has_moved)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::finish_job)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::suspend_job)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::detach_job)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::let_go_job)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::hand_over_job)

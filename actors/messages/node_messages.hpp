@@ -126,11 +126,12 @@ struct stop_own_job {  // program: end the job it started
   caf::actor program;
   std::string reason;
 };
-enum class job_wish : std::uint8_t { finish, detach };
+enum class job_wish : std::uint8_t { finish, suspend, detach };
 struct wish_of_own_job {  // program: what is to become of its job
   caf::actor program;
   job_wish wish = job_wish::finish;
   std::uint64_t at_least = 0;  // of finish_job
+  std::string reason{};        // of suspend_job
 };
 struct attach_job {  // program: give me that job, by name or id; job_started or attach_failed
   std::string job;

@@ -455,6 +455,8 @@ struct node_actor_state : part_services {
       const auto& actor = view.jobs.at(job).actor;
       if (m.wish == job_wish::finish)
         tell(self->context(), actor, finish_job{m.at_least});
+      else if (m.wish == job_wish::suspend)
+        tell(self->context(), actor, suspend_job{m.reason});
       else
         tell(self->context(), actor, detach_job{});
     }

@@ -148,13 +148,15 @@ struct answerer {
     j.started_seconds = age(now, part.started_ns);
     j.ended_seconds = part.is_halted ? 0 : age(now, part.ended_ns);
     if (part.ended_ns != 0)
-      j.state = part.reason == job_done_reason                ? job_state::done
-                : part.reason.starts_with(job_stopped_prefix) ? job_state::stopped
-                                                              : job_state::failed;
+      j.state = part.reason == job_done_reason                  ? job_state::done
+                : part.reason.starts_with(job_stopped_prefix)   ? job_state::stopped
+                : part.reason.starts_with(job_suspended_prefix) ? job_state::suspended
+                                                                : job_state::failed;
     if (part.is_halted || part.orphaned_ns != 0) j.state = job_state::recovering;
     j.epoch = part.epoch;
     if (j.state == job_state::failed) j.cause = part.reason;
     if (j.state == job_state::stopped) j.cause = part.reason.substr(job_stopped_prefix.size());
+    if (j.state == job_state::suspended) j.cause = part.reason.substr(job_suspended_prefix.size());
     for (auto n : std::set<node_id>(part.nodes.begin(), part.nodes.end()))
       j.participants.push_back(name_of(n));
     j.client = name_of(part.coordinator);

@@ -17,7 +17,9 @@ void cluster_flags::add_cluster_flags(CLI::App& app, const std::string& does) {
       "--lease", lease_,
       "How long the cluster waits for a sign of life of this program, as at a breakpoint "
       "(1s to 1h; 1s)");
-  app.add_option("--timeout", wait_, "How long to look for the cluster (20s, 500ms)")
+  app.add_option(
+         "--timeout", wait_,
+         "How long to look for the cluster, and for as many nodes as are needed (20s, 500ms)")
       ->capture_default_str();
 }
 

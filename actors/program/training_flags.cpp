@@ -129,7 +129,10 @@ void training_flags::parse(int argc, char** argv, const std::string& description
   schedule_.decay = 0.9;
   CLI::App app{description, program};
   app.footer(
-      "Exit codes: 0 fine, 1 the job failed, 2 usage, 3 no cluster found, 4 timed out, 5 denied, 6 no such file.");
+      "Ctrl-C and SIGTERM end the training; with --checkpoint they suspend it: a checkpoint is made of "
+      "where it is, and --resume goes on from there. A second one ends it at once.\n"
+      "Exit codes: 0 fine, 1 the job failed, 2 usage, 3 no cluster found, 4 timed out, 5 denied, 6 no "
+      "such file, 130 and 143 after a signal.");
   own(app);
   add_cluster_flags(app, "Train");
   app.add_option("--workers", workers, "Logical workers, each on a node of its own")

@@ -4,8 +4,11 @@
 #include "troupe/actors/program/training_events.hpp"
 #include "troupe/devices/files/host_disk.hpp"
 #include "troupe/devices/files/safetensors.hpp"
+#include "troupe/devices/files/signals.hpp"
+#include "troupe/devices/host/loops/finite.hpp"
 #include "troupe/runtime/compile/graph_file.hpp"
 #include "troupe/runtime/text/duration.hpp"
+#include "troupe/runtime/text/json_line.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -31,8 +34,9 @@ void on_signal(int signal) {
 }  // namespace
 
 training_report::training_report(const training_flags& options) : options_(options) {
-  std::signal(SIGINT, on_signal);
-  std::signal(SIGTERM, on_signal);
+  take_writes_as_errors();
+  heed_signal(SIGINT, on_signal);
+  heed_signal(SIGTERM, on_signal);
 }
 
 training_report::~training_report() {
@@ -103,6 +107,11 @@ void training_report::show(const training_event& e) {
       totals_ = e.totals;
       ended_early_ = fmt::format("job {} was stopped at step {}: {}", options_.name, done_, e.text);
       break;
+    case kind::suspended:
+      totals_ = e.totals;
+      is_suspended_ = true;
+      ended_early_ = fmt::format("job {} was suspended {}", options_.name, e.text);
+      break;
     case kind::detached:
       ended_early_ = fmt::format("job {} goes on without this program: {}", options_.name, e.text);
       break;
@@ -112,6 +121,7 @@ void training_report::show(const training_event& e) {
       if (events_) say_once(events_->add_text("failure", e.text));
       break;
   }
+  has_ended_ = true;
   if (events_ && !ended_early_.empty()) say_once(events_->add_text("end", ended_early_));
   if (events_) say_once(events_->finish_training());
   bar_.reset();
@@ -136,6 +146,7 @@ void training_report::show_loss(const training_event& e) {
   ++done_;
   ended_ = std::chrono::steady_clock::now();
   mean_loss_ = done_ == skipped_ + 1 ? e.loss : mean_loss_ + (e.loss - mean_loss_) * 0.02f;
+  look_for_nan(e.step, e.loss);
   if (events_) say_once(events_->add_loss(e.step, e.loss));
   if (losses_ != nullptr && !write_text(losses_, fmt::format("{},{:.9g}\n", e.step, e.loss)) &&
       losses_failure_.empty()) {
@@ -151,6 +162,28 @@ void training_report::show_loss(const training_event& e) {
   bar_->show(done_, fmt::format("{}loss {}  {:.0f} {}/s  {} left", where,
                                 std::isnan(mean_loss_) ? "nan" : fmt::format("{:.4f}", mean_loss_),
                                 rate(), extent_.unit, format_seconds(left)));
+}
+
+void training_report::look_for_nan(std::uint64_t step, float loss) {
+  if (std::isfinite(loss)) return lost_at_.reset();
+  if (!lost_at_) lost_at_ = step;
+  // A loss scale meets some, and goes on; the others have said what is to be done.
+  if (options_.on_nan != nan_policy::ignore ||
+      loss_scale_of(options_.devices.precision, options_.loss_scale) ||
+      std::exchange(has_said_nan_, true))
+    return;
+  say(fmt::format(
+      "the loss of step {} is {}: if the variables are not finite either, no checkpoint "
+      "of them is written; --on-nan stop names the op that makes it",
+      step, loss));
+}
+
+std::string training_report::why_diverged() const {
+  if (options_.on_nan != nan_policy::ignore) return {};
+  for (const auto& [name, value] : variables_)
+    if (const auto at = first_not_finite(value))
+      return fmt::format("{} has {} (its element {})", name, not_finite_text(value, *at), *at);
+  return lost_at_ ? fmt::format("its loss is no number from step {} on", *lost_at_) : std::string();
 }
 
 void training_report::show_totals(const training_totals& t) {
@@ -172,6 +205,13 @@ void training_report::show_totals(const training_totals& t) {
 result<void> training_report::outcome() const {
   const auto& folder = options_.checkpoints.folder;
   const auto& early = ended_early_;
+  if (is_suspended_)
+    return error(error_code::failed,
+                 fmt::format("{}; the same command with --resume goes on from there", early));
+  if (heeded_ > 0 && !early.empty() && folder.empty())
+    return error(
+        error_code::failed,
+        fmt::format("{}; nothing of it is kept: with --checkpoint DIR it would be", early));
   if (!early.empty() && totals_.checkpoints > 0)
     return error(
         error_code::failed,
@@ -190,16 +230,36 @@ result<void> training_report::outcome() const {
 
 result<void> training_report::follow(training& run) {
   while (auto event = run.next(refresh())) {
-    if (is_interrupted()) run.stop("interrupted");
+    heed_signals(run);
     show(*event);
   }
   return outcome();
 }
 
+void training_report::heed_signals(training& run) {
+  const int seen = interruptions;
+  if (seen == std::exchange(heeded_, seen)) return;
+  const auto* name = last_signal == SIGTERM ? "SIGTERM" : "Ctrl-C";
+  if (options_.checkpoints.folder.empty() || seen > 1)
+    run.stop(seen > 1 ? fmt::format("interrupted by {} again", name)
+                      : fmt::format("interrupted by {}", name));
+  else
+    run.suspend(fmt::format("interrupted by {}", name));
+}
+
+error training_report::interrupted_while(std::string_view doing) {
+  was_interrupted_ = true;
+  return {error_code::failed, fmt::format("interrupted while {}", doing)};
+}
+
 int training_report::fail(const error& e) {
   bar_.reset();
   say_error(options_.program + ": " + e.text());
-  if (!ended_early_.empty()) return interruptions > 0 ? 128 + last_signal : 0;
+  // Before anything ran, or what ended early: that is no failure.
+  const bool is_interrupted =
+      interruptions > 0 && (!has_ended_ || !ended_early_.empty() || was_interrupted_);
+  if (is_interrupted) return 128 + last_signal;
+  if (!ended_early_.empty()) return 0;
   return static_cast<int>(e.code());
 }
 
@@ -228,7 +288,7 @@ result<void> training_report::save_graph(graph& g, value loss, const training_op
   const auto ops = g.nodes().size();
   const auto text =
       options_.json
-          ? nlohmann::ordered_json{{"graph", file}, {"ops", ops}}.dump()
+          ? json_line(nlohmann::ordered_json{{"graph", file}, {"ops", ops}})
           : fmt::format("{}: a graph of {} ops; troupe plan {} explains what becomes of it", file,
                         ops, file);
   if (!write_text(stdout, text + "\n") || std::fflush(stdout) != 0)
@@ -252,6 +312,12 @@ int training_report::finish(const std::string& key, double found, const std::str
                       fmt::format("the result cannot be written: {}", std::strerror(errno))));
   if (!losses_failure_.empty()) return fail(error(error_code::failed, losses_failure_));
   if (!events) return fail(events.error().while_doing("--tensorboard"));
+  if (auto why = why_diverged(); !why.empty())
+    return fail(error(
+        error_code::failed,
+        fmt::format("the training has diverged: {}{}; try a lower --learning-rate, or "
+                    "--clip-norm",
+                    why, totals_.checkpoints > 0 ? "; its checkpoints are of steps before" : "")));
   if (totals_.checkpoints_missing > 0)
     return fail(error(error_code::failed,
                       "the training finished, but its last checkpoint was not written "
@@ -286,7 +352,7 @@ std::string training_report::json(const std::string& key, double found) const {
   j["checkpoints"] = totals_.checkpoints;
   j["checkpoints_missing"] = totals_.checkpoints_missing;
   j["weights_hash"] = weights_hash(tensors);
-  return j.dump();
+  return json_line(j);
 }
 
 }  // namespace troupe

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,7 +23,7 @@ class training_events;
 
 class training_report {
  public:
-  // From now on Ctrl-C is an interruption, not the end.
+  // From now on Ctrl-C and SIGTERM are interruptions, not the end.
   explicit training_report(const training_flags& options);
   ~training_report();
 
@@ -39,14 +40,19 @@ class training_report {
   bool is_interrupted();  // and will stay so
   void show(const training_event& e);
   result<void> outcome() const;  // of the training
-  // Shows what happens until the training ends, which Ctrl-C brings about; its outcome.
+  // After an interruption the training ends: it is suspended where it has checkpoints, else
+  // stopped; a second one stops it in any case. To be called whenever there is time.
+  void heed_signals(training& run);
+  // What ended early, while the program did that: an error for fail().
+  error interrupted_while(std::string_view doing);
+  // Shows what happens until the training ends, which signals bring about; its outcome.
   result<void> follow(training& run);
 
   // Name and value of every variable, for feeding.
   std::span<const std::pair<std::string_view, tensor>> variables() const { return feeds_; }
 
-  // Prints the line; the exit code: the error's; of a training that was stopped or detached, which
-  // is no failure, 0, or 128 + N by signal N.
+  // Prints the line; the exit code: the error's; of a training that was suspended, stopped or
+  // detached, which is no failure, 0, or 128 + N by signal N.
   int fail(const error& e);
   result<void> save();  // the variables, if asked for
   // --save-graph, instead of training: the graph with its loss and how it would be trained. Says
@@ -63,6 +69,9 @@ class training_report {
   // Says the first error of the events; what could not be written may be in the end.
   void say_once(result<void> of_events);
   void show_totals(const training_totals& t);
+  // Of a training that has diverged, where --on-nan leaves that to us: says so once.
+  void look_for_nan(std::uint64_t step, float loss);
+  std::string why_diverged() const;  // empty: it has not
   std::string json(const std::string& key, double found) const;
   double samples() const;  // so far
   double rate() const { return seconds() > 0 ? samples() / seconds() : 0; }
@@ -81,7 +90,11 @@ class training_report {
   std::vector<std::pair<std::string_view, tensor>> feeds_;
   training_totals totals_;
   std::string failure_, losses_failure_;
-  std::string ended_early_;  // stopped or detached: what there is to say
+  std::string ended_early_;  // suspended, stopped or detached: what there is to say
+  bool is_suspended_ = false, has_ended_ = false, was_interrupted_ = false;
+  int heeded_ = 0;                        // interruptions
+  std::optional<std::uint64_t> lost_at_;  // the first step of those to the last whose loss is none
+  bool has_said_nan_ = false;
   bool has_said_events_ = false;
   std::uint32_t lost_workers_ = 0;
 };

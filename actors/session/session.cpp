@@ -22,7 +22,10 @@ class session_impl final : public session {
       : process_(std::move(p)),
         is_alone_(o.cluster.empty()),
         roles_(o.roles),
-        op_times_file_(o.op_times_file) {
+        op_times_file_(o.op_times_file),
+        timeout_(o.timeout),
+        looks_until_(std::chrono::steady_clock::now() + o.timeout),
+        is_cancelled_(o.is_cancelled) {
     if (op_times_file_.empty()) return;
     // Whatever is wrong with the file, ops are guessed anew.
     if (const auto bytes = process_->files().read(op_times_file_, op_times_bytes_max))
@@ -54,20 +57,6 @@ class session_impl final : public session {
 
   result<std::unique_ptr<training>> train(graph& g, value loss,
                                           const training_options& o) override {
-    const auto view = look();
-    auto there = usable(view);
-    if (!is_alone_ && there.empty())
-      return error(error_code::unreachable,
-                   "the cluster has no node that takes work: start troupe-node");
-    const auto able = with_libraries(std::move(there), libraries_of(g));
-    const auto& nodes = able.nodes;
-    if (!is_alone_ && nodes.empty())
-      return error(error_code::usage,
-                   able.left_out.empty()
-                       ? std::string("no node takes trainings: those of --job data run stages of "
-                                     "pipelines alone; start troupe-node without it")
-                       : fmt::format("no node can take the work: {}", some_of(able.left_out)));
-    const bool may_share = o.on_failure != failure_policy::stop;
     if (o.replicas > 1)
       return error(error_code::usage,
                    fmt::format("{} replicas: a variable has 0 or 1", o.replicas));
@@ -85,18 +74,18 @@ class session_impl final : public session {
       if (!bytes) return error(bytes.error()).while_doing("outlives_program");
       saved = std::move(*bytes);
     }
-    auto roles = first_roles(nodes, view.self.id, o.workers, o.shards, may_share, o.replicas > 0,
-                             o.all_reduce);
-    if (!roles) return with_left_out(roles.error(), able.left_out);
-    auto program = compile_program(g, loss, make_spec(o, place_roles(*roles, view.self.id)),
-                                   with_times(o.compile, view));
+    auto found = find_roles(g, o, {});
+    if (!found) return std::move(found.error());
+    auto program =
+        compile_program(g, loss, make_spec(o, place_roles(found->roles, found->view.self.id)),
+                        with_times(o.compile, found->view));
     if (!program) return program.error();
     // Only now it is known what stands on devices.
-    if (!nodes.empty())
-      roles = first_roles(nodes, view.self.id, o.workers, o.shards, may_share, o.replicas > 0,
-                          o.all_reduce, program->devices());
-    if (!roles) return with_left_out(roles.error(), able.left_out);
-    auto where = place_roles(*roles, view.self.id);
+    if (!is_alone_) found = find_roles(g, o, program->devices());
+    if (!found) return std::move(found.error());
+    const auto& [roles, view, able] = *found;
+    const auto& nodes = able.nodes;
+    auto where = place_roles(roles, view.self.id);
     add_nodes(where, [&](node_id n) {
       const auto at = std::ranges::find(nodes, n, &member_info::id);
       return at != nodes.end() ? &*at : n == view.self.id ? &view.self : nullptr;
@@ -106,7 +95,7 @@ class session_impl final : public session {
     if (auto fed = check_feeds(*program, o); !fed) return fed.error();
     auto request = std::make_shared<job_request>();
     request->program = std::move(*program);
-    request->roles = std::move(*roles);
+    request->roles = roles;
     request->on_failure = o.on_failure;
     request->limits = o.limits;
     std::vector<std::string> notes;
@@ -171,6 +160,53 @@ class session_impl final : public session {
     std::vector<std::string_view> types;
     for (const auto& n : g.nodes()) types.push_back(n.type);
     return troupe::libraries_of(types, g.ops());
+  }
+
+  struct found_roles {
+    role_map roles;
+    view_changed view;
+    able_nodes able;
+  };
+
+  // Where a training begins; as long as there are too few nodes for it, more are waited for, as
+  // open() waits for the first.
+  result<found_roles> find_roles(const graph& g, const training_options& o,
+                                 const device_wishes& wishes) {
+    caf::scoped_actor pause{process_->system()};
+    for (bool has_waited = false;; has_waited = true) {
+      auto found = try_roles(g, o, wishes);
+      if (found || is_alone_) return found;
+      if (is_cancelled_ && is_cancelled_())
+        return error(error_code::failed,
+                     "interrupted while it looked for nodes: " + found.error().text());
+      if (std::chrono::steady_clock::now() > looks_until_)
+        return has_waited ? error(found.error().code(),
+                                  fmt::format("{} (more were looked for, {} ms in all)",
+                                              found.error().text(), timeout_.count()))
+                          : std::move(found.error());
+      pause->receive(caf::after(std::chrono::milliseconds(20)) >> [] {});
+    }
+  }
+
+  result<found_roles> try_roles(const graph& g, const training_options& o,
+                                const device_wishes& wishes) {
+    auto view = look();
+    auto there = usable(view);
+    if (!is_alone_ && there.empty())
+      return error(error_code::unreachable,
+                   "the cluster has no node that takes work: start troupe-node");
+    auto able = with_libraries(std::move(there), libraries_of(g));
+    if (!is_alone_ && able.nodes.empty())
+      return error(error_code::usage,
+                   able.left_out.empty()
+                       ? std::string("no node takes trainings: those of --job data run stages of "
+                                     "pipelines alone; start troupe-node without it")
+                       : fmt::format("no node can take the work: {}", some_of(able.left_out)));
+    auto roles =
+        first_roles(able.nodes, view.self.id, o.workers, o.shards,
+                    o.on_failure != failure_policy::stop, o.replicas > 0, o.all_reduce, wishes);
+    if (!roles) return with_left_out(roles.error(), able.left_out);
+    return found_roles{std::move(*roles), std::move(view), std::move(able)};
   }
 
   // What the planner spreads ops by: the streams here, and what ops took before.
@@ -281,6 +317,10 @@ class session_impl final : public session {
   bool is_alone_;
   std::vector<std::string> roles_;
   std::string op_times_file_;
+  // For nodes, from the beginning.
+  std::chrono::milliseconds timeout_;
+  std::chrono::steady_clock::time_point looks_until_;
+  std::function<bool()> is_cancelled_;
 };
 
 }  // namespace

@@ -67,7 +67,8 @@ struct session_options {
   std::uint64_t gpu_memory_bytes = 0;  // that each may take; 0: its part of its chip's
   // These and no others, where there are some: for tests.
   std::vector<std::shared_ptr<device_backend>> gpu_backends{};
-  std::chrono::milliseconds timeout{5000};  // to find the cluster
+  // To find the cluster; and, from open() on, for train() to find as many nodes as it needs.
+  std::chrono::milliseconds timeout{5000};
   // In a cluster: others hold this program dead when it has given no sign of life for so long, as
   // at a breakpoint: from one second to an hour; 0: one second. Steps of its jobs wait as long;
   // placing a job, or halting one, does so for 30 s. A process that has ended is noticed at once.
@@ -80,7 +81,8 @@ struct session_options {
   // planner of later sessions, which else guesses what it has not seen; it may be missing, or
   // deleted at any time. Empty: none.
   std::string op_times_file{};
-  // Asked while open() looks for the cluster; true: it gives up.
+  // Asked while open() looks for the cluster, and train() for nodes; true: it gives up. It lives as
+  // long as the session.
   std::function<bool()> is_cancelled{};
 };
 
@@ -114,7 +116,8 @@ struct training_options {
   failure_policy on_failure = failure_policy::stop;
   restart_limits limits{};
   // finish() may end the training before its last step. Shards then keep a version that they could
-  // go back to, as they do with failure_policy::resume, which implies it.
+  // go back to, as they do with failure_policy::resume and with checkpoints (observe_every 0),
+  // which imply it.
   bool may_finish = false;
   // Over a cluster, with failure_policy::resume and checkpoints: the job goes on when this program
   // dies, stands still or detaches; nodes coordinate it then, and programs attach to it
@@ -151,6 +154,7 @@ struct training_event {
     note,         // text: something that people want to know
     finished,     // totals; the last event: at the last step, or by finish()
     stopped,      // text: the reason that stop() was given; totals; the last event
+    suspended,    // step: of its last checkpoint, which has all of it; text; totals; the last event
     detached,     // text: who coordinates the job now; the last event
     failed,       // text (one line), totals; the last event
     none,         // nothing within the time
@@ -166,7 +170,10 @@ struct training_event {
 
 // What a program feeds to one worker of a training, step after step.
 // Threading: each feeder belongs to one thread at a time; those of several workers may be used at
-// once, beside the thread that takes the training's events. With update_kind::async these steps run
+// once, beside the thread that takes the training's events. One that goes before the last step has
+// no more data: the training is stopped behind the last step that all workers have data for (async:
+// when none has more), as a note says.
+// With update_kind::async these steps run
 // at once, each on the variables as they then are. Ownership: the training outlives it.
 class feeder {
  public:
@@ -210,6 +217,13 @@ class training {
   // `at_least`: so many steps of each worker are made in any case, as when the program has fed
   // them.
   virtual void finish(std::uint64_t at_least = 0) = 0;
+  // Ends it where it has got to, with a checkpoint from which the same training with
+  // checkpoint_options::resume goes on, to the same bits: `suspended` follows, or `finished` where
+  // that was its last step. Without checkpoints, or where none can be made, a note says so and
+  // `stopped` follows, and `failed` where the checkpoint was not written. Workers of
+  // update_kind::async come to the same step first. One that is fed may be fed its last step once
+  // more (`resumed`). stop() ends it meanwhile; the checkpoint before stays.
+  virtual void suspend(const std::string& reason) = 0;
   // Leaves it to the cluster (outlives_program): `detached` follows. A note says so where there is
   // no node that could take it; the job stays with this program then.
   virtual void detach() = 0;

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <optional>
@@ -17,11 +18,27 @@ namespace troupe {
 
 namespace {
 
+// What the feeders of an epoch have done, for the training; each writes its own.
+struct feeding {
+  explicit feeding(std::uint32_t workers)
+      : fed(std::make_unique<std::atomic<std::uint64_t>[]>(workers)),
+        has_gone(std::make_unique<std::atomic<bool>[]>(workers)) {}
+  std::atomic<bool> is_wanted{true};  // else nobody minds who goes
+  std::unique_ptr<std::atomic<std::uint64_t>[]> fed;
+  std::unique_ptr<std::atomic<bool>[]> has_gone;
+};
+
 // Feeds one worker, from a mailbox of its own.
 class feeder_impl final : public feeder {
  public:
-  feeder_impl(process& p, const part_handles& handles, std::span<const job_feed> inputs)
-      : self_(p.system()) {
+  feeder_impl(process& p, const part_handles& handles, std::span<const job_feed> inputs,
+              std::uint32_t worker, std::uint64_t steps, std::shared_ptr<feeding> all,
+              caf::actor of)
+      : self_(p.system()),
+        worker_(worker),
+        steps_wanted_(steps),
+        all_(std::move(all)),
+        training_(std::move(of)) {
     for (const auto& i : inputs) {
       feeds_.add(i.input, i.actor, i.spec);
       next_step_ = i.first_step;
@@ -29,6 +46,15 @@ class feeder_impl final : public feeder {
       self_->monitor(to->second);
       tell(nullptr, to->second, set_feeder{caf::actor_cast<caf::actor>(self_)});
     }
+    all_->fed[worker_].store(next_step_);
+  }
+  // Who goes before its last step has no more data; the training must not wait for it.
+  ~feeder_impl() override {
+    if (is_over_ || next_step_ >= steps_wanted_ || !all_->is_wanted.load()) return;
+    all_->has_gone[worker_].store(true);
+    tell(nullptr, training_,
+         job_note{fmt::format("worker {} has no more data from step {} on: its feeder has gone",
+                              worker_, next_step_)});
   }
 
   result<void> feed(std::span<const std::pair<std::string_view, tensor>> values,
@@ -61,6 +87,7 @@ class feeder_impl final : public feeder {
     }
     ++steps_;
     ++next_step_;
+    all_->fed[worker_].store(next_step_);
     return {};
   }
 
@@ -83,6 +110,10 @@ class feeder_impl final : public feeder {
   std::map<std::uint32_t, port_actor> actors_;  // by number in the plan
   std::uint64_t steps_ = 0, next_step_ = 0;
   bool is_over_ = false;
+  std::uint32_t worker_;
+  std::uint64_t steps_wanted_;
+  std::shared_ptr<feeding> all_;
+  caf::actor training_;
 };
 
 class training_impl final : public training, private job_client {
@@ -91,7 +122,7 @@ class training_impl final : public training, private job_client {
                 std::vector<std::string> notes, bool is_fed)
       : job_client(p) {
     const auto& spec = request->program->spec();
-    about_ = {spec.workers, spec.steps, spec.update, is_fed, spec.is_recoverable};
+    about_ = {spec.workers, spec.steps, spec.update, is_fed, spec.may_end_early()};
     job_ = request->name();
     folder_ = request->checkpoints.folder;
     for (auto& n : notes) {
@@ -140,13 +171,23 @@ class training_impl final : public training, private job_client {
   }
 
   void stop(const std::string& reason) override {
+    forget_feeders();
     if (is_asking_)
       stop_when_there_ = reason;
     else
       job_client::stop(reason);
   }
   training_facts about() const override { return about_; }
-  void finish(std::uint64_t at_least) override { wish(job_wish::finish, at_least); }
+  void finish(std::uint64_t at_least) override {
+    ends_early_ = true;
+    forget_feeders();
+    wish(job_wish::finish, at_least);
+  }
+  void suspend(const std::string& reason) override {
+    ends_early_ = true;
+    forget_feeders();
+    wish(job_wish::suspend, 0, reason);
+  }
   void detach() override { wish(job_wish::detach); }
 
   std::optional<training_event> next(std::chrono::milliseconds timeout) override {
@@ -179,16 +220,18 @@ class training_impl final : public training, private job_client {
     tell(nullptr, process_.node(), attach_job{job_, mailbox()});
   }
 
-  void wish(job_wish w, std::uint64_t at_least = 0) {
+  void wish(job_wish w, std::uint64_t at_least = 0, std::string reason = {}) {
+    wish_of_own_job m{mailbox(), w, at_least, std::move(reason)};
     if (is_asking_)
-      wishes_when_there_.emplace_back(w, at_least);
+      wishes_when_there_.push_back(std::move(m));
     else if (!is_over_)
-      tell(nullptr, process_.node(), wish_of_own_job{mailbox(), w, at_least});
+      tell(nullptr, process_.node(), std::move(m));
   }
 
   // What it was asked for while the job was elsewhere.
   void ask_again() {
-    for (const auto& [w, at_least] : std::exchange(wishes_when_there_, {})) wish(w, at_least);
+    for (auto& m : std::exchange(wishes_when_there_, {}))
+      tell(nullptr, process_.node(), std::move(m));
     if (const auto reason = std::exchange(stop_when_there_, std::nullopt))
       job_client::stop(*reason);
   }
@@ -234,7 +277,7 @@ class training_impl final : public training, private job_client {
           if (!about_.is_fed) return;
           handles_ = std::move(m.handles);
           feeds_ = std::move(m.feeds);
-          has_feeder_.clear();
+          begin_feeding();
         },
         [&](const job_progress& m) {
           // One that it had been told before it lost the job.
@@ -257,9 +300,10 @@ class training_impl final : public training, private job_client {
           e.text = std::move(m.text);
         },
         [&](job_recovering& m) {
+          forget_feeders();
           if (m.has_resumed) {
             about_.began_at = m.step;
-            has_feeder_.clear();  // those that were made between the two words are of the past
+            begin_feeding();  // those that were made between the two words are of the past
           }
           auto& e = make(m.has_resumed ? kind::resumed : kind::recovering);
           e.step = m.step;
@@ -268,6 +312,11 @@ class training_impl final : public training, private job_client {
         [&](job_note& m) { make(kind::note).text = std::move(m.text); },
         [&](const job_finished& m) { end_with(kind::finished, m.totals); },
         [&](job_stopped& m) { end_with(kind::stopped, m.totals).text = std::move(m.reason); },
+        [&](job_suspended& m) {
+          auto& e = end_with(kind::suspended, m.totals);
+          e.step = m.step;
+          e.text = std::move(m.text);
+        },
         [&](job_has_moved& m) {
           if (!m.is_lost) {
             end_with(kind::detached, {}).text = std::move(m.text);
@@ -289,6 +338,10 @@ class training_impl final : public training, private job_client {
         caf::after(timeout) >> [&] {});
     after_message();
     if (is_over_) handles_.reset();
+    if (is_over_)
+      forget_feeders();
+    else
+      end_if_unfed();
     if (!out && has_begun_ && is_asking_ &&
         std::chrono::steady_clock::now() - asked_ > asking_max) {
       give_up("nobody has given it away");
@@ -315,10 +368,40 @@ class training_impl final : public training, private job_client {
     std::vector<job_feed> mine;
     for (const auto& f : feeds_)
       if (f.worker == worker) mine.push_back(f);
-    return std::unique_ptr<feeder>(std::make_unique<feeder_impl>(process_, *handles_, mine));
+    return std::unique_ptr<feeder>(std::make_unique<feeder_impl>(
+        process_, *handles_, mine, worker, about_.steps, feeding_, mailbox()));
   }
 
  private:
+  void begin_feeding() {
+    has_feeder_.clear();
+    forget_feeders();
+    feeding_ = std::make_shared<feeding>(about_.workers);
+    if (ends_early_) forget_feeders();
+  }
+  void forget_feeders() {
+    if (feeding_) feeding_->is_wanted.store(false);
+  }
+
+  // Behind the last step that all workers have data for (sync), or once none has more (async).
+  void end_if_unfed() {
+    if (!feeding_ || !feeding_->is_wanted.load()) return;
+    const bool is_sync = about_.update == update_kind::sync;
+    std::uint64_t first = about_.steps, all = 0, gone = about_.workers, done = 0;
+    for (std::uint32_t w = 0; w < about_.workers; ++w) {
+      const auto fed = feeding_->fed[w].load();
+      const bool has_gone = feeding_->has_gone[w].load();
+      all += fed;
+      done += fed >= about_.steps || has_gone;
+      if (has_gone && fed < first) first = fed, gone = w;
+    }
+    if (gone == about_.workers) return;
+    const auto told = std::max(next_, about_.began_at.value_or(0));
+    if (is_sync ? told < first : done < about_.workers || told < all) return;
+    stop(fmt::format("worker {} has no more data: it was fed {} of its {} steps", gone, first,
+                     about_.steps));
+  }
+
   std::deque<training_event> before_;  // that next() gives first
   std::string job_, folder_;
   training_facts about_;
@@ -328,9 +411,11 @@ class training_impl final : public training, private job_client {
   std::uint64_t next_ = 0;  // the step after the last loss; async: of all workers together
   bool is_ending_ = false;
   std::optional<std::string> stop_when_there_;
-  std::vector<std::pair<job_wish, std::uint64_t>> wishes_when_there_;
+  std::vector<wish_of_own_job> wishes_when_there_;
   std::vector<job_feed> feeds_;
   std::set<std::uint32_t> has_feeder_;
+  std::shared_ptr<feeding> feeding_;
+  bool ends_early_ = false;  // then feeders may go before their last step
 };
 
 }  // namespace

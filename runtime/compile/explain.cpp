@@ -4,6 +4,7 @@
 #include "troupe/runtime/plan/loop_rules.hpp"
 #include "troupe/runtime/plan/segment.hpp"
 #include "troupe/runtime/text/byte_size.hpp"
+#include "troupe/runtime/text/json_line.hpp"
 #include "troupe/runtime/text/printable.hpp"
 
 #include <fmt/format.h>
@@ -373,7 +374,7 @@ std::string explain_json(const explained_plan& e) {
                     {"edges", std::move(edges)},
                     {"largest", std::move(largest)},
                     {"tensors_bytes", tensor_bytes(p)}};
-  return out.dump(-1, ' ', false, json::error_handler_t::replace);
+  return json_line(out);
 }
 
 picture picture_of(const explained_plan& e) {

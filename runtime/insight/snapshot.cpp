@@ -148,6 +148,7 @@ std::string_view to_string(job_state s) noexcept {
     case job_state::recovering: return "recovering";
     case job_state::stopped: return "stopped";
     case job_state::paused: return "paused";
+    case job_state::suspended: return "suspended";
   }
   return {};
 }

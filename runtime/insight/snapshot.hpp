@@ -43,13 +43,22 @@ enum class actor_state : std::uint8_t {
   waiting_for_credit,
   ended
 };
-enum class job_state : std::uint8_t { running, done, failed, recovering, stopped, paused };
+enum class job_state : std::uint8_t {
+  running,
+  done,
+  failed,
+  recovering,
+  stopped,
+  paused,
+  suspended
+};
 std::string_view to_string(node_state s) noexcept;   // "alive", ...
 std::string_view to_string(actor_state s) noexcept;  // "waiting for input", ...
 std::string_view to_string(job_state s) noexcept;    // "running", ...
-// Done, failed or stopped.
+// Done, failed, stopped or suspended.
 constexpr bool is_over(job_state s) noexcept {
-  return s == job_state::done || s == job_state::failed || s == job_state::stopped;
+  return s == job_state::done || s == job_state::failed || s == job_state::stopped ||
+         s == job_state::suspended;
 }
 
 // One life of one process.

@@ -2,6 +2,7 @@
 // both sides agree.
 
 #include "troupe/runtime/insight/snapshot.hpp"
+#include "troupe/runtime/text/json_line.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -124,7 +125,7 @@ struct writer {
 };
 
 // Bytes that are no UTF-8 become U+FFFD instead of an exception.
-std::string dump(const json& j) { return j.dump(-1, ' ', false, json::error_handler_t::replace); }
+std::string dump(const json& j) { return json_line(j); }
 
 std::string write_text(const auto& value) { return dump(writer().write(value)); }
 

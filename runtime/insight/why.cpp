@@ -3,6 +3,7 @@
 #include "troupe/runtime/insight/listed_work.hpp"
 #include "troupe/runtime/insight/wait_walk.hpp"
 #include "troupe/runtime/text/duration.hpp"
+#include "troupe/runtime/text/json_line.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -224,6 +225,12 @@ judged explain_job(const cluster_snapshot& c, const job_snapshot& j) {
                     heading(j), j.name);
     return {std::move(answer), 2};
   }
+  if (j.state == job_state::suspended) {
+    answer.kind = root_kind::job_suspended;
+    answer.root = fmt::format("{}: suspended {} ago {}, with a checkpoint there to be resumed from",
+                              heading(j), format_seconds(j.ended_seconds), j.bare_cause());
+    return {std::move(answer), 5};
+  }
   answer.kind = j.state == job_state::done      ? root_kind::job_done
                 : j.state == job_state::stopped ? root_kind::job_stopped
                                                 : root_kind::job_failed;
@@ -256,6 +263,7 @@ std::string_view to_string(root_kind k) noexcept {
     case root_kind::no_job: return "no job";
     case root_kind::job_done: return "job done";
     case root_kind::job_stopped: return "job stopped";
+    case root_kind::job_suspended: return "job suspended";
     case root_kind::job_failed: return "job failed";
     case root_kind::recovering: return "recovering";
     case root_kind::moving: return "moving";
@@ -334,7 +342,7 @@ std::string why_answer::json() const {
                                    {"root", root},
                                    {"chain", links},
                                    {"also", also}};
-  return out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return json_line(out);
 }
 
 std::string why(const cluster_snapshot& c, std::string_view job) {

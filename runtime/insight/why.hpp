@@ -28,6 +28,7 @@ enum class root_kind : std::uint8_t {
   no_job,  // nothing runs
   job_done,
   job_stopped,
+  job_suspended,  // it has left a checkpoint of where it was
   job_failed,
   recovering,     // between two epochs
   paused,         // its sources stand still, since somebody has asked for that

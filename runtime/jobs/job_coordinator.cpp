@@ -61,6 +61,7 @@ job_coordinator::job_coordinator(job_setup setup, std::span<const member_info> m
       succession_(setup_.id, setup_.recipe, setup_.after ? setup_.after->losses : loss_history{}) {
   for (const auto& m : members) members_.emplace(m.id, m);
   const auto workers = setup_.program ? setup_.program->spec().workers : setup_.fixed.workers;
+  if (setup_.program) steps_asked_ = setup_.program->spec().steps;
   first_steps_.assign(workers, 0);
   closed_.resize(workers);
   if (const auto& from = setup_.checkpoints.resume_from) first_steps_ = from->worker_steps;
@@ -118,6 +119,7 @@ void job_coordinator::take_over() {
   parties_.emplace(*plan_, nodes_);
   accounts_.emplace(plan_->workers, std::vector<std::uint64_t>{});
   is_finishing_ = j.is_finishing;
+  is_suspending_ = j.is_suspending;
   if (j.last_step != 0) {
     if (auto program = setup_.program->with_steps(j.last_step)) {
       setup_.program = std::move(*program);
@@ -237,11 +239,13 @@ void job_coordinator::start_if_placed() {
   if (std::count(roles_.replicas.begin(), roles_.replicas.end(), node_id{}) > 0)
     note("variables have no replica until another node comes");
   if (setup_.bugs != nullptr && setup_.bugs->releases_givers_early) release_keepers();
-  if (is_finishing_ && last_step_ == 0) return (void)on_finish();
+  if (is_finishing_ && last_step_ == 0) return end_early();
   if (!std::exchange(has_started_, true)) return tell({.kind = job_event_kind::started});
   const auto from = plan_->update == update_kind::sync ? start_.version : sum(start_.worker_steps);
-  tell({job_event_kind::resumed, from, 0, 0,
-        fmt::format("goes on from step {} (epoch {})", from, epoch_)});
+  const auto what = ends_as_suspended()
+                        ? fmt::format("ends at step {} with a checkpoint", last_step_)
+                        : fmt::format("goes on from step {}", from);
+  tell({job_event_kind::resumed, from, 0, 0, fmt::format("{} (epoch {})", what, epoch_)});
 }
 
 // --- running -------------------------------------------------------------------------------------
@@ -313,16 +317,27 @@ void job_coordinator::on_ended(node_id from, const part_ended& p) {
 
 void job_coordinator::finish_if_ended() {
   if (phase_ != job_phase::running || !parties_->all_over() || !cuts_.is_idle()) return;
-  if (is_finishing_ && last_step_ == 0) is_finishing_ = false;  // it has got to its end meanwhile
+  // It has got to its end meanwhile.
+  if (is_finishing_ && last_step_ == 0) is_finishing_ = is_suspending_ = false;
   flush_losses(all_steps);
+  const bool is_spoilt = cuts_.why_lost().find(diverged_text) != std::string::npos;
+  if (!setup_.has_program && cuts_.lost_since() > 0 && is_spoilt)
+    return fail(at_node({}, "it has diverged: " + cuts_.why_lost()));
   if (!setup_.has_program && cuts_.lost_since() > 0) {  // JC-13
     incident_.clear();
     note("its last checkpoint was not written, and no program has its variables: it is made again");
     pause_ns_ = save_again_ns;
     return halt("its last checkpoint is made again");
   }
-  end(std::string(job_done_reason));
-  tell({.kind = job_event_kind::finished});
+  if (!ends_as_suspended()) {
+    end(std::string(job_done_reason));
+    return tell({.kind = job_event_kind::finished});
+  }
+  if (cuts_.lost_since() > 0)
+    return fail(at_node({}, "it was to be suspended, and its checkpoint was not written"));
+  cause_ = fmt::format("at step {}: {}", step(), why_suspended_);
+  end(fmt::format("{}{}", job_suspended_prefix, cause_));
+  tell({job_event_kind::suspended, step(), 0, 0, cause_});
 }
 
 // --- failures ------------------------------------------------------------------------------------
@@ -877,19 +892,52 @@ void job_coordinator::on_stop(const std::string& reason) {
 result<void> job_coordinator::on_finish(std::uint64_t at_least) {
   if (phase_ == job_phase::over) return error(error_code::usage, "the job is over");
   if (!setup_.program) return error(error_code::usage, "the job is no training: it is stopped");
-  if (!setup_.program->spec().is_recoverable)
+  if (!setup_.program->spec().may_end_early())
     return error(error_code::usage,
                  "the training ends at its last step, or is stopped: to finish one earlier, start "
-                 "it with may_finish, or to be resumed after failures");
+                 "it with may_finish, with checkpoints, or to be resumed after failures");
   if (last_step_ != 0 && at_least > last_step_)
     return error(error_code::usage, fmt::format("it ends at step {} already", last_step_));
   is_finishing_ = true;
   finish_at_ = std::max(finish_at_, at_least);
-  if (last_step_ != 0 || phase_ != job_phase::running) return {};  // with the next epoch
-  incident_.clear();
-  note("is to finish: ends at the step that it has got to");
-  halt("the job is to finish");
+  is_suspending_ = false;  // who wants both wants its variables
+  end_early();
   return {};
+}
+
+result<void> job_coordinator::on_suspend(const std::string& reason) {
+  if (phase_ == job_phase::over) return error(error_code::usage, "the job is over");
+  if (!setup_.program || setup_.checkpoints.folder.empty())
+    return error(error_code::usage,
+                 "the job writes no checkpoints (--checkpoint DIR), so nothing of it is kept");
+  if (!setup_.program->spec().may_end_early())
+    return error(error_code::usage,
+                 "the job is observed at steps between (observe_every), and cannot be suspended: "
+                 "what is kept is its newest checkpoint");
+  if (phase_ == job_phase::waiting)
+    return error(error_code::unreachable,
+                 fmt::format("the job waits for a node that takes work ({}), and cannot be "
+                             "suspended: what is kept is its newest checkpoint",
+                             waits_for_));
+  if (is_finishing_) return {};
+  is_finishing_ = is_suspending_ = true;
+  why_suspended_ = reason;
+  end_early();
+  return {};
+}
+
+// With this epoch, or the next one.
+void job_coordinator::end_early() {
+  if (last_step_ != 0 || phase_ != job_phase::running) return;
+  incident_.clear();
+  note(is_suspending_ ? "is to be suspended at the step that it has got to: " + why_suspended_
+                      : "is to finish: ends at the step that it has got to");
+  halt(is_suspending_ ? "the job is to be suspended" : "the job is to finish");
+}
+
+// One whose last step is that of its training is done.
+bool job_coordinator::ends_as_suspended() const {
+  return is_suspending_ && last_step_ != 0 && last_step_ < steps_asked_;
 }
 
 // By worker: the steps that are in any variable which the epoch begins with.
@@ -979,6 +1027,7 @@ job_journal job_coordinator::journal() const {
   j.checkpoints = checkpoints_before_ + cuts_.count();
   j.last_step = last_step_;
   j.is_finishing = is_finishing_;
+  j.is_suspending = is_suspending_;
   j.in_vain = in_vain_;
   j.progress = setup_.after ? sum(setup_.after->journal.next_losses) : 0;
   j.started_unix_ns = setup_.started_unix_ns;

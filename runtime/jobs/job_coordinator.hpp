@@ -26,6 +26,8 @@
 //   on_epoch                       claiming              send place to everybody -> placing
 //   on_finish                      any                   halt, then an epoch that ends where the
 //                                                        last one got to
+//   on_suspend                     any                   the same, and it is told as suspended:
+//                                                        its checkpoint there has all that was told
 //   on_hand_over, on_detach        any                   halt -> handing, until the other one has
 //                                                        the journal and halts us -> over
 //   on_moved                       any                   -> over: another one coordinates the job
@@ -35,7 +37,7 @@
 // far it is, and one of them begins with what it was told (job_setup::after). It claims an epoch,
 // halts all nodes, and goes on as after any failure.
 //
-// JC-1  finished, stopped, moved or failed is told once, and is the last thing told.
+// JC-1  finished, suspended, stopped, moved or failed is told once, and is the last thing told.
 // JC-2  In each epoch every logical worker and every shard has one place, and a node gets `place`
 //       for an epoch only when all that took part in earlier ones have halted, or are lost, which
 //       they learn no later than their next sign of life (they are told stop).
@@ -64,8 +66,10 @@
 // JC-12 Who has lost the job to a newer epoch of another coordinator ends nothing elsewhere: it is
 //       no longer its job.
 // JC-13 A job without a program does not end while its last checkpoint is missing: that is made
-//       again, until it is there or a program comes.
+//       again, until it is there or a program comes. One that has diverged (CU-5) fails.
 // JC-14 Who hands the job over keeps it until it hears that the other one has an epoch of its own.
+// JC-15 A job is suspended when a checkpoint is there of the step that it ends at, which has the
+//       loss of every step before it told, and of none behind it; else it has failed, or is done.
 //
 // Threading: one owner. Time is passed in, monotonic, in nanoseconds.
 
@@ -129,7 +133,8 @@ enum class job_event_kind : std::uint8_t {
   note,
   finished,
   stopped,
-  moved,  // another one coordinates it; text: who
+  suspended,  // step: of its last checkpoint; text: the reason
+  moved,      // another one coordinates it; text: who
   failed
 };
 
@@ -217,6 +222,9 @@ class job_coordinator {
   // `at_least`: so many steps of each worker are to be made in any case, which the program has fed.
   // Errors: usage: it cannot be finished before its last step.
   result<void> on_finish(std::uint64_t at_least = 0);
+  // For a reason: it ends as by on_finish(), and may be resumed. Errors: usage: it writes no
+  // checkpoints, or is observed between; unreachable: no node is there that could.
+  result<void> on_suspend(const std::string& reason);
   // This process ends in good order, and successors may go on: as if it had died.
   void on_let_go();
   // The program leaves the job to the cluster. Errors: usage: the job ends with its coordinator;
@@ -290,6 +298,8 @@ class job_coordinator {
   void take_over();
   std::vector<std::uint64_t> kept_steps() const;
   bool end_where_it_is();
+  void end_early();
+  bool ends_as_suspended() const;
   void count_unseen_losses();
   void choose_successors();
   void keep_successors_told();
@@ -373,7 +383,10 @@ class job_coordinator {
   bool is_taking_over_ = false;
   std::uint64_t finish_at_ = 0;  // steps of each worker, at least
   bool is_finishing_ = false;
-  std::uint64_t last_step_ = 0;  // where the job is to end; 0: where its training does
+  bool is_suspending_ = false;  // then it is finishing, too
+  std::string why_suspended_ = "its program has asked for that";
+  std::uint64_t steps_asked_ = 0;  // of each worker, by its training
+  std::uint64_t last_step_ = 0;    // where the job is to end; 0: where its training does
   node_id handing_to_{};
   std::int64_t pause_ns_ = 0;             // before the next epoch
   std::uint64_t checkpoints_before_ = 0;  // by earlier coordinators

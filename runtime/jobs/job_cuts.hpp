@@ -18,6 +18,9 @@
 // CU-4  Cuts that are lost in a row are told of at the 1st, 2nd, 4th, ...: what ails a disk ails it
 //       each time.
 //
+// CU-5  A part with a variable that is not finite is an error, and so the cut is lost: no
+//       checkpoint is written that nobody could use, and none that is good goes for it.
+//
 // Threading: one owner. Time is passed in, monotonic, in nanoseconds.
 
 #include "troupe/runtime/planted_bugs.hpp"
@@ -29,10 +32,14 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 namespace troupe {
+
+// In why a cut was lost by CU-5: what is made again would be no better.
+inline constexpr std::string_view diverged_text = "the training has diverged";
 
 struct cut_manifest {
   std::uint64_t step = 0;

@@ -151,6 +151,7 @@ std::vector<std::byte> encode(const job_journal& j) {
   to.setCheckpoints(j.checkpoints);
   to.setLastStep(j.last_step);
   to.setIsFinishing(j.is_finishing);
+  to.setIsSuspending(j.is_suspending);
   to.setInVain(j.in_vain);
   to.setProgress(j.progress);
   to.setStartedUnixNs(j.started_unix_ns);
@@ -198,6 +199,7 @@ result<job_journal> decode_journal(std::span<const std::byte> bytes) {
         out.checkpoints = from.getCheckpoints();
         out.last_step = from.getLastStep();
         out.is_finishing = from.getIsFinishing();
+        out.is_suspending = from.getIsSuspending();
         out.in_vain = from.getInVain();
         out.progress = from.getProgress();
         out.started_unix_ns = from.getStartedUnixNs();

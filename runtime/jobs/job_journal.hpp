@@ -73,6 +73,7 @@ struct job_journal {
   std::uint64_t data_messages = 0, recoveries = 0, checkpoints = 0;
   std::uint64_t last_step = 0;  // where the job is to end; 0: where its training does
   bool is_finishing = false;    // it is to end where it has got to
+  bool is_suspending = false;   // and there are steps left, for who resumes it
   // Coordinators that died one after the other without a step forward, and how many losses there
   // were when the last one of them began.
   std::uint32_t in_vain = 0;

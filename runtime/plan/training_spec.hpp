@@ -43,6 +43,9 @@ struct training_spec {
   bool has_replicas = false;
   bool has_cuts = false;
   std::uint64_t cut_every = 0;
+  // It can end where it has got to, which takes steps that are whole. With checkpoints always: who
+  // suspends it wants its last one to have all steps whose losses were told.
+  bool may_end_early() const noexcept { return is_recoverable || (has_cuts && observe_every == 0); }
   // Which task runs worker i and shard k: indices below `tasks`. Embedded: one task for all, which
   // is the client's too.
   std::uint32_t tasks = 1;

@@ -77,6 +77,8 @@ struct stop_part {
 inline constexpr std::string_view job_done_reason = "done";
 // In front of why a training was stopped, which is no failure.
 inline constexpr std::string_view job_stopped_prefix = "stopped: ";
+// In front of where a training was suspended, which is no failure either.
+inline constexpr std::string_view job_suspended_prefix = "suspended: ";
 struct shard_report {
   std::uint32_t actor = 0;
   std::vector<std::uint64_t> received, applied, dropped, duplicates;  // by worker

@@ -140,7 +140,7 @@ class bad_input(harness.cluster_test):
         p = self.start("train_classifier", "--cluster", self.cluster, "--timeout", "1h", "--data", self.make_data(300, 100))
         time.sleep(0.5)
         p.send(signal.SIGINT)
-        self.assertEqual(p.wait(), FAILED, p.tail())
+        self.assertEqual(p.wait(), 128 + signal.SIGINT, p.tail())
         self.assertIn("interrupted", p.err)
 
     def test_labels_that_do_not_fit(self):

@@ -1,4 +1,5 @@
 #include "tools/troupe-bench/measure.hpp"
+#include "troupe/runtime/text/json_line.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -41,7 +42,7 @@ void bench_report::add(const bench_row& row) {
     line["ratio_of"] =
         row.ratio == bench_ratio::ours_to_baseline ? "ours / baseline" : "baseline / ours";
     line["goal"] = row.goal;
-    fmt::print("{}\n", line.dump());
+    fmt::print("{}\n", json_line(line));
   } else {
     fmt::print(
         "{:<13} {:<53} {:>9.4g} {:<5} {:>9.4g} .. {:<9.4g} {:>2} runs {:>4} actors  {:>8.3f} {} {:.4g}, {}{}\n",

@@ -3,6 +3,7 @@
 #include "troupe/actors/flow/stage_host.hpp"
 #include "troupe/actors/models/onnx_stage.hpp"
 #include "troupe/actors/process/process.hpp"
+#include "troupe/devices/files/signals.hpp"
 #include "troupe/runtime/plan/device_name.hpp"
 #include "troupe/runtime/text/byte_size.hpp"
 #include "troupe/runtime/text/duration.hpp"
@@ -139,11 +140,14 @@ int main(int argc, char** argv) {
   // Blocked in every thread that is started from here on, and waited for below.
   sigset_t signals;
   sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
+  // Blocked they would be seen even where they are ignored (SIG-2).
+  for (const int ends : {SIGTERM, SIGINT})
+    if (troupe::is_heeded(ends)) sigaddset(&signals, ends);
   sigaddset(&signals, SIGUSR1);  // on_denied
+  const int leave_asked = SIGRTMIN;
+  sigaddset(&signals, leave_asked);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  std::signal(SIGPIPE, SIG_IGN);
+  troupe::take_writes_as_errors();
 
   std::optional<troupe::error> denied;  // written once, before the signal
   options.on_denied = [&denied](const troupe::error& why) {
@@ -168,7 +172,7 @@ int main(int argc, char** argv) {
     stages.push_back(*library);
   }
   options.host_work = troupe::host_stages(std::move(stages));
-  options.on_leave_asked = [] { ::kill(::getpid(), SIGTERM); };
+  options.on_leave_asked = [leave_asked] { ::kill(::getpid(), leave_asked); };
   auto process = troupe::process::start(options);
   if (!process) {
     fmt::print(stderr, "troupe-node: {}\n", process.error().text());
@@ -178,6 +182,7 @@ int main(int argc, char** argv) {
   std::fflush(stdout);
   int signal = 0;
   sigwait(&signals, &signal);
+  if (signal == leave_asked) signal = SIGTERM;
   if (signal == SIGUSR1 && denied) {
     fmt::print(stderr, "troupe-node: {}\n", denied->text());
     (*process)->leave("was denied");

@@ -2,6 +2,7 @@
 
 #include "tools/troupe-sim/scenario.hpp"
 #include "troupe/runtime/text/duration.hpp"
+#include "troupe/runtime/text/json_line.hpp"
 #include "troupe/schema/version.hpp"
 
 #include <CLI/CLI.hpp>
@@ -155,7 +156,7 @@ int run(const arguments& o) {
   if (!o.plant.empty()) {
     auto found = nlohmann::ordered_json::array();
     const bool is_every_one_found = hunt(sim, o, limits, found);
-    if (o.json) fmt::print("{}\n", found.dump());
+    if (o.json) fmt::print("{}\n", json_line(found));
     return is_every_one_found ? 0 : 1;
   }
   std::ofstream trace;
@@ -210,7 +211,7 @@ int run(const arguments& o) {
     j["checkpoints"] = all.checkpoints;
     j["virtual_seconds"] = double(all.virtual_ns) * 1e-9;
     j["seconds"] = took.count();
-    fmt::print("{}\n", j.dump());
+    fmt::print("{}\n", json_line(j));
   } else {
     fmt::print(
         "{} seeds, {} violations, {} distinct traces (hash {:016x}): {} faults, {} recoveries, {} programs resumed, {} checkpoints, {} messages, "

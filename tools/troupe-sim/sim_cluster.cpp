@@ -72,6 +72,10 @@ caf::behavior program_actor(caf::event_based_actor* self, sim_program* p) {
         p->failed = job_failed{std::move(m.reason), m.totals};
         p->over_ns = p->now_ns();
       },
+      [p](job_suspended& m) {
+        p->suspended = m.step;
+        p->over_ns = p->now_ns();
+      },
       [p](job_has_moved& m) {
         p->moved = m;
         p->over_ns = p->now_ns();
@@ -476,7 +480,7 @@ void sim_cluster::forget_attach() {
 }
 
 void sim_cluster::wish(job_wish w) {
-  tell(nullptr, processes_[client()]->node, wish_of_own_job{program_actor_, w});
+  tell(nullptr, processes_[client()]->node, wish_of_own_job{program_actor_, w, 0, {}});
 }
 
 void sim_cluster::deliver(std::uint32_t to, std::uint32_t from, control_message body) {

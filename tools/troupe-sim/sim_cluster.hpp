@@ -64,7 +64,8 @@ struct sim_program {
   std::function<void(const std::string&)> hear = [](const std::string&) {};
   std::vector<std::string> workers_lost, recovering, resumed, notes;
   std::optional<training_totals> finished;
-  std::optional<job_failed> failed;  // or stopped
+  std::optional<job_failed> failed;        // or stopped
+  std::optional<std::uint64_t> suspended;  // at that step
   std::optional<job_has_moved> moved;
   std::string not_attached;    // why
   bool has_come_back = false;  // to a job that it had before

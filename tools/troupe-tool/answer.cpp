@@ -6,6 +6,7 @@
 #include "tools/troupe-tool/status.hpp"
 #include "troupe/runtime/insight/why.hpp"
 #include "troupe/runtime/text/duration.hpp"
+#include "troupe/runtime/text/json_line.hpp"
 #include "troupe/schema/version.hpp"
 
 #include <fmt/format.h>
@@ -218,12 +219,12 @@ std::optional<outcome> answer_detached(const command& c, const job_snapshot& job
                                        const cluster_snapshot& now) {
   for (const auto& n : now.nodes)
     if (n.name == job.client && n.kind == "node" && job.state == job_state::running)
-      return outcome{0,
-                     c.json
-                         ? fmt::format("{{\"job\":{},\"client\":{}}}\n",
-                                       nlohmann::json(c.id).dump(), nlohmann::json(n.name).dump())
-                         : fmt::format("{} is coordinated by {}\n", c.id, n.name),
-                     {}};
+      return outcome{
+          0,
+          c.json ? fmt::format("{{\"job\":{},\"client\":{}}}\n", json_line(nlohmann::json(c.id)),
+                               json_line(nlohmann::json(n.name)))
+                 : fmt::format("{} is coordinated by {}\n", c.id, n.name),
+          {}};
   return std::nullopt;
 }
 
@@ -237,7 +238,7 @@ std::optional<outcome> answer_changed(const command& c, const cluster_snapshot& 
           (n.state == node_state::alive || n.state == node_state::unreachable))
         return std::nullopt;
     return outcome{0,
-                   c.json ? fmt::format("{{\"left\":{}}}\n", nlohmann::json(c.id).dump())
+                   c.json ? fmt::format("{{\"left\":{}}}\n", json_line(nlohmann::json(c.id)))
                           : fmt::format("{} has left\n", c.id),
                    {}};
   }
@@ -254,7 +255,7 @@ std::optional<outcome> answer_changed(const command& c, const cluster_snapshot& 
   if (job == nullptr && was_drained)
     return outcome{
         0,
-        c.json ? fmt::format("{{\"job\":{},\"state\":\"done\"}}\n", nlohmann::json(c.id).dump())
+        c.json ? fmt::format("{{\"job\":{},\"state\":\"done\"}}\n", json_line(nlohmann::json(c.id)))
                : fmt::format("{} has ended, and its program\n", c.id),
         {}};
   if (job == nullptr)
@@ -267,25 +268,26 @@ std::optional<outcome> answer_changed(const command& c, const cluster_snapshot& 
     if (is_paused != (c.action == verb::pause_topology)) return std::nullopt;
     return outcome{0,
                    c.json ? fmt::format("{{\"job\":{},\"state\":\"{}\"}}\n",
-                                        nlohmann::json(c.id).dump(), to_string(job->state))
+                                        json_line(nlohmann::json(c.id)), to_string(job->state))
                           : fmt::format("{} {}\n", c.id, is_paused ? "is paused" : "goes on"),
                    {}};
   }
   if (c.action == verb::move_stage)
-    return outcome{0,
-                   c.json ? fmt::format("{{\"job\":{},\"stage\":{},\"node\":{}}}\n",
-                                        nlohmann::json(c.id).dump(), nlohmann::json(c.stage).dump(),
-                                        nlohmann::json(c.node).dump())
-                          : fmt::format("{}: {} works on {}\n", c.id, c.stage, c.node),
-                   {}};
+    return outcome{
+        0,
+        c.json ? fmt::format("{{\"job\":{},\"stage\":{},\"node\":{}}}\n",
+                             json_line(nlohmann::json(c.id)), json_line(nlohmann::json(c.stage)),
+                             json_line(nlohmann::json(c.node)))
+               : fmt::format("{}: {} works on {}\n", c.id, c.stage, c.node),
+        {}};
   if (c.action == verb::set_replicas) {
     std::string said;
     for (const auto& [node, text] : before.said)
       if (!text.starts_with("refused: ")) said = text;
     return outcome{0,
                    c.json ? fmt::format("{{\"job\":{},\"stage\":{},\"replicas\":{}}}\n",
-                                        nlohmann::json(c.id).dump(), nlohmann::json(c.stage).dump(),
-                                        c.replicas)
+                                        json_line(nlohmann::json(c.id)),
+                                        json_line(nlohmann::json(c.stage)), c.replicas)
                           : fmt::format("{}: {} works with {}\n", c.id, c.stage, said),
                    {}};
   }
@@ -295,14 +297,14 @@ std::optional<outcome> answer_changed(const command& c, const cluster_snapshot& 
     return outcome{
         0,
         c.json ? fmt::format("{{\"job\":{},\"state\":\"{}\",\"step\":{}}}\n",
-                             nlohmann::json(c.id).dump(), to_string(job->state), job->step)
+                             json_line(nlohmann::json(c.id)), to_string(job->state), job->step)
                : fmt::format("{} is {}, at step {}\n", c.id, to_string(job->state), job->step),
         {}};
   }
   if (c.action == verb::make_checkpoint && job->checkpoints > checkpoints_before(before))
     return outcome{
         0,
-        c.json ? fmt::format("{{\"job\":{},\"checkpoints\":{}}}\n", nlohmann::json(c.id).dump(),
+        c.json ? fmt::format("{{\"job\":{},\"checkpoints\":{}}}\n", json_line(nlohmann::json(c.id)),
                              job->checkpoints)
                : fmt::format("{} has a new checkpoint, at step {} or before; it has written {}\n",
                              c.id, job->step, job->checkpoints),

@@ -3,6 +3,7 @@
 #include "tools/troupe-tool/table.hpp"
 #include "troupe/runtime/checkpoint/checkpoint_store.hpp"
 #include "troupe/runtime/text/byte_size.hpp"
+#include "troupe/runtime/text/json_line.hpp"
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
@@ -141,8 +142,7 @@ outcome answer_checkpoints(const command& c, disk& d, std::size_t width) {
            fmt::format("{}", f.parts), f.made.empty() ? "-" : f.made, f.folder});
     for (const auto& p : f.problems) o.err += fmt::format("troupe: {}\n", p);
   }
-  o.out = c.json ? list.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
-                 : t.draw(width).text;
+  o.out = c.json ? json_line(list) + "\n" : t.draw(width).text;
   return o;
 }
 

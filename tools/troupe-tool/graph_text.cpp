@@ -3,6 +3,7 @@
 #include "tools/troupe-tool/graph_view.hpp"
 #include "tools/troupe-tool/lists.hpp"
 #include "troupe/runtime/text/duration.hpp"
+#include "troupe/runtime/text/json_line.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -86,7 +87,7 @@ std::string graph_json(const std::vector<graph_view>& views) {
     jobs.push_back(
         {{"job", view.job->name}, {"id", view.job->id}, {"actors", actors}, {"edges", edges}});
   }
-  return jobs.dump(-1, ' ', false, json::error_handler_t::replace);
+  return json_line(jobs);
 }
 
 }  // namespace troupe

@@ -2,6 +2,7 @@
 
 #include "tools/troupe-tool/near_names.hpp"
 #include "troupe/runtime/insight/actor_record.hpp"
+#include "troupe/runtime/text/json_line.hpp"
 #include "troupe/schema/version.hpp"
 
 #include <fmt/format.h>
@@ -23,9 +24,7 @@ constexpr std::size_t piece_bytes = std::size_t{1} << 20;
 constexpr std::int64_t place_max_ns = std::int64_t{1} << 50;  // 13 days; a double has it exactly
 constexpr std::size_t first_row = 1000;  // threads of transfers are numbered from here
 
-std::string quoted(const std::string& text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
+std::string quoted(const std::string& text) { return json_line(nlohmann::json(text)); }
 
 // An item on an edge of one epoch of a job.
 struct item_key {
@@ -77,8 +76,7 @@ class timeline_writer {
     for (std::size_t i = 0; i < recording_.nodes.size(); ++i) write_node(i);
     write_arrows();
     write_arrows_of_devices();
-    add("\n],\"otherData\":{}}}\n",
-        other_data().dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    add("\n],\"otherData\":{}}}\n", json_line(other_data()));
     flush(0);
     return summary_;
   }

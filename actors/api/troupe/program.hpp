@@ -16,6 +16,7 @@
 #include "troupe/actors/program/topology_flags.hpp"
 #include "troupe/actors/program/training_flags.hpp"
 #include "troupe/actors/program/training_report.hpp"
+#include "troupe/devices/files/signals.hpp"
 #include "troupe/runtime/text/byte_size.hpp"
 #include "troupe/runtime/text/duration.hpp"
 #include "troupe/runtime/text/printable.hpp"

@@ -115,6 +115,38 @@ outcome train_fed(update_kind update, std::uint32_t workers, std::uint32_t threa
 
 BOOST_AUTO_TEST_SUITE(fed_training)
 
+// Else the others would wait for it for ever.
+BOOST_AUTO_TEST_CASE(a_feeder_that_goes_ends_the_training_behind_the_last_step_that_all_have) {
+  for (const auto update : {update_kind::sync, update_kind::async}) {
+    auto s = troupe::session::open({});
+    BOOST_REQUIRE(s);
+    graph g((*s)->ops());
+    auto run = (*s)->train(g, loss_of(g, batch),
+                           {.workers = 2, .update = update, .steps = 10, .is_fed = true});
+    BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
+    wait_for_start(**run);
+    std::vector<std::thread> threads;
+    for (std::uint32_t w = 0; w < 2; ++w) {
+      auto made = (*run)->make_feeder(w);
+      BOOST_REQUIRE_MESSAGE(made, (made ? "" : made.error().text()));
+      threads.emplace_back([w, f = std::move(*made)]() mutable {
+        for (std::uint64_t step = 0; step < (w == 1 ? 5U : 10U); ++step) {
+          const auto b = batch_of_step(w, step);
+          const std::pair<std::string_view, tensor> feeds[] = {{"x", b.x}, {"y", b.y}};
+          if (!f->feed(feeds, test::hang)) break;
+        }
+        f.reset();  // it has no more
+      });
+    }
+    const auto o = follow(**run);
+    const test::waiting_for named("the end of the threads that feed");
+    for (auto& t : threads) t.join();
+    BOOST_TEST(o.failure == "");
+    BOOST_TEST(o.stopped == "worker 1 has no more data: it was fed 5 of its 10 steps");
+    BOOST_TEST(o.losses.size() == (update == update_kind::sync ? 5U : 15U));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(synchronous_steps_are_those_of_a_loop_written_out) {
   const auto o = train_fed(update_kind::sync, 2, 2, 40);
   BOOST_TEST(o.failure == "");

@@ -8,6 +8,7 @@
 #include "troupe/runtime/layers/layers.hpp"
 
 #include <boost/test/unit_test.hpp>
+#include <fmt/format.h>
 
 #include <numeric>
 #include <set>
@@ -337,6 +338,83 @@ BOOST_FIXTURE_TEST_CASE(a_training_that_is_finished_early_is_one_of_fewer_steps,
   const auto whole = run_for(early.losses.size(), 1'000'000);
   BOOST_TEST(early.hash == whole.hash);
   BOOST_TEST(early.losses == whole.losses, boost::test_tools::per_element());
+}
+
+// JC-15: what a program of one's own calls; where it goes on it has the losses behind those that
+// were told, and comes to the bits of a training that nothing disturbed.
+BOOST_FIXTURE_TEST_CASE(a_training_that_is_suspended_goes_on_from_exactly_there, image_folder) {
+  auto s = troupe::session::open({});
+  BOOST_REQUIRE(s);
+  auto data = open_idx(path, false);
+  constexpr std::uint64_t endless = 1'000'000'000;
+  const auto run_for = [&](checkpoint_options saved, bool all_reduce, std::uint64_t steps,
+                           std::vector<float>& losses) {
+    graph g((*s)->ops());
+    auto b = idx_batch(g, *data, {.batch = 16, .seed = 5, .parts = 2});
+    auto run = (*s)->train(g, softmax_cross_entropy(dense(b.images, 10, "out"), b.labels, b.scale),
+                           {.workers = 2,
+                            .shards = all_reduce ? 1U : 2U,
+                            .all_reduce = all_reduce,
+                            .optimizer = adam({.learning_rate = 1e-3}),
+                            .steps = steps,
+                            .checkpoints = std::move(saved)});
+    BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
+    std::string hash;
+    bool is_asked = steps != endless;
+    while (auto e = test::next_event(**run)) {
+      if (e->type == training_event::kind::loss) {
+        BOOST_TEST_REQUIRE(e->step == losses.size());
+        losses.push_back(e->loss);
+        if (!std::exchange(is_asked, true)) (*run)->suspend("enough");
+      }
+      BOOST_TEST((e->type != training_event::kind::failed), e->text);
+      if (e->type == training_event::kind::suspended) {
+        BOOST_TEST(e->step == losses.size());
+        BOOST_TEST(e->totals.checkpoints == 1U);
+        hash = "suspended";
+      }
+      if (e->type != training_event::kind::variables) continue;
+      std::vector<named_tensor> tensors;
+      for (auto& [name, value] : e->variables) tensors.push_back({name, value});
+      hash = weights_hash(tensors);
+    }
+    return hash;
+  };
+  for (const bool all_reduce : {false, true}) {
+    std::vector<float> whole, parts;
+    const checkpoint_options saved{.folder = fmt::format("{}/suspended-{}", path, all_reduce),
+                                   .resume = true};
+    BOOST_TEST(run_for(saved, all_reduce, endless, parts) == "suspended");
+    BOOST_TEST(run_for(saved, all_reduce, endless, parts) == "suspended");
+    const auto steps = parts.size() + 40;
+    BOOST_TEST(run_for(saved, all_reduce, steps, parts) == run_for({}, all_reduce, steps, whole));
+    BOOST_TEST(parts == whole, boost::test_tools::per_element());
+  }
+}
+
+BOOST_FIXTURE_TEST_CASE(a_training_that_cannot_be_suspended_says_so_and_stops, image_folder) {
+  auto s = troupe::session::open({});
+  BOOST_REQUIRE(s);
+  auto data = open_idx(path, false);
+  for (const bool has_folder : {false, true}) {
+    graph g((*s)->ops());
+    auto b = idx_batch(g, *data, {.batch = 16});
+    auto run =
+        (*s)->train(g, softmax_cross_entropy(dense(b.images, 10, "out"), b.labels, b.scale),
+                    {.steps = 1'000'000,
+                     .observe_every = has_folder ? 1'000U : 0U,
+                     .checkpoints = {.folder = has_folder ? path + "/saved" : std::string()}});
+    BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
+    (*run)->suspend("enough");
+    std::string notes, reason;
+    while (auto e = test::next_event(**run)) {
+      if (e->type == training_event::kind::note) notes += e->text;
+      if (e->type == training_event::kind::stopped) reason = e->text;
+    }
+    BOOST_TEST(reason == "enough");
+    BOOST_TEST(notes.find(has_folder ? "observe_every" : "nothing of it is kept") !=
+               std::string::npos);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(what_cannot_outlive_its_program_is_told) {

@@ -1035,6 +1035,82 @@ BOOST_AUTO_TEST_CASE(JC_10_a_job_that_is_to_finish_ends_behind_what_its_shards_h
   }
 }
 
+BOOST_AUTO_TEST_CASE(JC_15_a_job_is_suspended_when_the_checkpoint_of_its_last_step_is_there) {
+  for (const bool is_written : {true, false}) {
+    world w(failure_policy::stop, update_kind::sync, "/folder");
+    w.all_placed({n1, n2, n3, client});
+    w.losses(0, 4);
+    BOOST_TEST(bool(w.job->on_suspend("enough")));
+    w.take();
+    BOOST_TEST(w.last(job_event_kind::note) ==
+               "is to be suspended at the step that it has got to: enough");
+    w.halted(n1), w.halted(n2), w.halted(n3, both({4})), w.halted(client);
+    w.job->on_epoch(2, {});
+    w.all_placed({n1, n2, n3, client});
+    BOOST_TEST(w.last(job_event_kind::resumed) == "ends at step 4 with a checkpoint (epoch 2)");
+    w.job->on_saved(
+        n3, {job_id{7}, 2, 4, is_written ? "" : "the disk is full", {4, 4}, "f", {}, 1, {}});
+    for (auto n : {n1, n2, n3, client}) w.job->on_ended(n, {job_id{7}, 2, "", "", 0, {}, 0, false});
+    w.take();
+    if (is_written) {
+      BOOST_TEST(w.manifests == 1U);
+      BOOST_TEST((w.job->phase() == job_phase::running));  // until it is there
+      w.job->on_manifest(4, 2, {});
+      w.take();
+      BOOST_TEST((w.told.back().kind == job_event_kind::suspended));
+      BOOST_TEST(w.told.back().step == 4U);
+      BOOST_TEST(w.told.back().text == "at step 4: enough");
+    } else {
+      BOOST_TEST((w.told.back().kind == job_event_kind::failed));
+      BOOST_TEST(w.told.back().text.find("its checkpoint was not written") != std::string::npos);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(JC_15_a_job_that_gets_to_its_last_step_before_it_is_suspended_is_done) {
+  world w(failure_policy::stop, update_kind::sync, "/folder");
+  w.all_placed({n1, n2, n3, client});
+  w.losses(0, 10);
+  BOOST_TEST(bool(w.job->on_suspend("enough")));
+  w.take();
+  w.halted(n1), w.halted(n2), w.halted(n3, both({9, 10})), w.halted(client);
+  w.job->on_epoch(2, {});
+  w.all_placed({n1, n2, n3, client});
+  w.job->on_saved(n3, {job_id{7}, 2, 10, "", {10, 10}, "f", {}, 1, {}});
+  for (auto n : {n1, n2, n3, client}) w.job->on_ended(n, {job_id{7}, 2, "", "", 0, {}, 0, false});
+  w.job->on_manifest(10, 2, {});
+  w.take();
+  BOOST_TEST((w.told.back().kind == job_event_kind::finished));
+}
+
+// CU-5, JC-13: its last checkpoint would be made again and again, to be no better.
+BOOST_AUTO_TEST_CASE(JC_15_a_job_that_has_diverged_is_not_suspended) {
+  world w(failure_policy::stop, update_kind::sync, "/folder");
+  w.all_placed({n1, n2, n3, client});
+  w.losses(0, 4);
+  BOOST_TEST(bool(w.job->on_suspend("enough")));
+  w.take();
+  w.halted(n1), w.halted(n2), w.halted(n3, both({4})), w.halted(client);
+  w.job->on_epoch(2, {});
+  w.all_placed({n1, n2, n3, client});
+  const auto why = fmt::format("w has nan (its element 0): {}", diverged_text);
+  w.job->on_saved(n3, {job_id{7}, 2, 4, why, {4, 4}, "f", {}, 1, {}});
+  for (auto n : {n1, n2, n3, client}) w.job->on_ended(n, {job_id{7}, 2, "", "", 0, {}, 0, false});
+  w.take();
+  BOOST_TEST(w.manifests == 0U);
+  BOOST_TEST(w.drops == 1U);
+  BOOST_TEST((w.told.back().kind == job_event_kind::failed));
+}
+
+BOOST_AUTO_TEST_CASE(a_job_without_checkpoints_cannot_be_suspended) {
+  world w(failure_policy::resume);
+  w.all_placed({n1, n2, n3, client});
+  const auto no = w.job->on_suspend("enough");
+  BOOST_TEST_REQUIRE(!no);
+  BOOST_TEST(no.error().text().find("--checkpoint DIR") != std::string::npos);
+  BOOST_TEST((w.job->phase() == job_phase::running));
+}
+
 BOOST_AUTO_TEST_CASE(JC_10_a_job_that_recovers_finishes_with_the_next_epoch) {
   world w(failure_policy::resume);
   w.all_placed({n1, n2, n3, client});

@@ -53,6 +53,7 @@ job_journal journal(std::uint32_t epoch = 5) {
   j.checkpoints = 13;
   j.last_step = 14;
   j.is_finishing = true;
+  j.is_suspending = true;
   j.in_vain = 3;
   j.progress = 8;
   j.started_unix_ns = 15;

@@ -83,7 +83,7 @@ std::vector<shard_reader> readers_of(const training_spec& spec) {
 
 // Shards differ by at most one version; a replica may be one more behind.
 std::uint32_t keeps_of(const training_spec& spec) {
-  if (!spec.is_recoverable || spec.update != update_kind::sync) return 0;
+  if (!spec.may_end_early() || spec.update != update_kind::sync) return 0;
   return spec.has_replicas ? 2 : 1;
 }
 
@@ -328,7 +328,7 @@ result<draft> replicate(const flow& f, const training_spec& spec, const places& 
       make_fetch(std::string(loss_fetch),
                  spec.update == update_kind::sync ? spec.steps : spec.steps * spec.workers);
   losses.planned.fires_on_any = spec.update == update_kind::async;
-  losses.planned.awaits_receipt = spec.is_recoverable && spec.update == update_kind::sync;
+  losses.planned.awaits_receipt = spec.may_end_early() && spec.update == update_kind::sync;
   std::vector<op_ref> needed;  // by every gradient
   if (is_tracked(spec))
     for (const auto& v : variables) needed.push_back({v.op, 0});
