@@ -48,7 +48,7 @@ const std::string& sample() {
   static const std::string text = [] {
     onnx_format::Model m;
     m.set_ir_version(8);
-    m.add_operator_sets()->set_version(13);
+    m.add_operator_sets()->set_version(21);
     auto& g = *m.mutable_graph();
     const auto port = [](onnx_format::Port& p, const char* name) {
       p.set_name(name);
@@ -66,6 +66,12 @@ const std::string& sample() {
     numbers("a", {0, -1});
     numbers("b", {1});
     numbers("c", {2, 16});
+    numbers("sizes", {1, 2, 3, 5});
+    numbers("often", {2});
+    auto& weights = *g.add_initializers();
+    weights.set_name("int8"), weights.set_type(3), weights.add_dims(1), weights.set_raw("\x7f");
+    auto& scale = *g.add_initializers();
+    scale.set_name("scale"), scale.set_type(1), scale.add_reals(0.5F);
     const auto node = [&](const char* op, std::initializer_list<const char*> in,
                           const char* out) -> onnx_format::Node& {
       auto& n = *g.add_nodes();
@@ -83,14 +89,30 @@ const std::string& sample() {
     auto& pool = node("MaxPool", {"x"}, "p");
     list(pool, "kernel_shape", {2, 2});
     list(pool, "pads", {1, 0, 0, 1});
-    node("Shape", {"p"}, "s");
-    node("Reshape", {"p", "a"}, "r");
+    auto& resize = node("Resize", {"p", "", "", "sizes"}, "l");
+    const auto text_of = [](onnx_format::Node& n, const char* name, const char* is) {
+      auto& a = *n.add_attributes();
+      a.set_name(name), a.set_type(3), a.set_text(is);
+    };
+    text_of(resize, "mode", "linear");
+    node("Shape", {"l"}, "s");
+    node("Reshape", {"l", "a"}, "r");
     node("Softmax", {"r"}, "q");
     node("ReduceSum", {"q", "b"}, "t");
     list(node("Transpose", {"t"}, "u"), "perm", {1, 0});
     node("Expand", {"u", "c"}, "v");
-    node("Slice", {"v", "b", "c", "b"}, "w");
-    node("Gather", {"w", "b"}, "y");
+    node("Slice", {"v", "b", "often", "b"}, "w");
+    node("Gather", {"w", "b"}, "z");
+    node("DequantizeLinear", {"int8", "scale"}, "d");
+    node("Add", {"z", "d"}, "e");
+    auto& body = *node("Loop", {"often", "", "e"}, "f").add_attributes();
+    body.set_name("body"), body.set_type(5);
+    auto& inside = *body.mutable_graph();
+    for (const auto* name : {"i", "go", "v"}) inside.add_inputs()->set_name(name);
+    auto& relu = *inside.add_nodes();
+    relu.set_op_type("Relu"), relu.add_inputs("v"), relu.add_outputs("o");
+    for (const auto* name : {"go", "o"}) inside.add_outputs()->set_name(name);
+    text_of(node("Einsum", {"f", "f"}, "y"), "equation", "...i,...i->...");
     return m.SerializeAsString();
   }();
   return text;
@@ -113,6 +135,14 @@ void replaced_pieces(std::string in) {
 }
 
 }  // namespace
+
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+  static const auto ops = make_op_table();
+  const auto m = parse_onnx(std::as_bytes(std::span(sample())), "file", "");
+  graph g(ops);
+  check(m && m->build(g));  // else its pieces would be replaced in vain
+  return 0;
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   std::string in(reinterpret_cast<const char*>(data), size);
