@@ -169,13 +169,15 @@ class session_impl final : public session {
   };
 
   // Where a training begins; as long as there are too few nodes for it, more are waited for, as
-  // open() waits for the first.
+  // open() waits for the first. Where nodes are there and cannot take it (they lack a library, or
+  // take no trainings) it is told at once: that is a mistake, mostly.
   result<found_roles> find_roles(const graph& g, const training_options& o,
                                  const device_wishes& wishes) {
     caf::scoped_actor pause{process_->system()};
     for (bool has_waited = false;; has_waited = true) {
-      auto found = try_roles(g, o, wishes);
-      if (found || is_alone_) return found;
+      bool may_come = false;
+      auto found = try_roles(g, o, wishes, may_come);
+      if (found || is_alone_ || !may_come) return found;
       if (is_cancelled_ && is_cancelled_())
         return error(error_code::failed,
                      "interrupted while it looked for nodes: " + found.error().text());
@@ -189,7 +191,7 @@ class session_impl final : public session {
   }
 
   result<found_roles> try_roles(const graph& g, const training_options& o,
-                                const device_wishes& wishes) {
+                                const device_wishes& wishes, bool& may_come) {
     auto view = look();
     auto there = usable(view);
     if (!is_alone_ && there.empty())
@@ -205,6 +207,7 @@ class session_impl final : public session {
     auto roles =
         first_roles(able.nodes, view.self.id, o.workers, o.shards,
                     o.on_failure != failure_policy::stop, o.replicas > 0, o.all_reduce, wishes);
+    may_come = !roles && able.left_out.empty();
     if (!roles) return with_left_out(roles.error(), able.left_out);
     return found_roles{std::move(*roles), std::move(view), std::move(able)};
   }
