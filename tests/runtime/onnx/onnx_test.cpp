@@ -119,6 +119,9 @@ const double inf = std::numeric_limits<double>::infinity(),
 std::vector<op_case> elementwise_cases() {
   const auto x = f({4}, {-2, -0.5, 0.5, 3});
   const auto positive = f({3}, {0.5, 1, 4});
+  const auto between = f({5}, {-1 + 0x1p-10, -0.5, 0x1p-30, 0.25, 1 - 0x1p-10});
+  const auto from_one = f({3}, {1, 1 + 0x1p-20, 30});
+  const auto small = f({3}, {-0x1p-20, -0x1p-30, -0x1p-40});
   const auto unary = [](const char* op, const array& in, double (*g)(double)) {
     return op_case{op, {in}, 1, {}, {mapped(in, g)}};
   };
@@ -137,6 +140,16 @@ std::vector<op_case> elementwise_cases() {
       unary("Tan", x, [](double v) { return std::tan(v); }),
       unary("Sinh", x, [](double v) { return std::sinh(v); }),
       unary("Cosh", x, [](double v) { return std::cosh(v); }),
+      unary("Asin", between, [](double v) { return std::asin(v); }),
+      unary("Acos", between, [](double v) { return std::acos(v); }),
+      unary("Atan", x, [](double v) { return std::atan(v); }),
+      unary("Asinh", x, [](double v) { return std::asinh(v); }),
+      unary("Acosh", from_one, [](double v) { return std::acosh(v); }),
+      unary("Atanh", between, [](double v) { return std::atanh(v); }),
+      // Formulas of others lost these: e^x - e^-x, and e^x - 1.
+      unary("Sinh", small, [](double v) { return std::sinh(v); }),
+      unary("Elu", small, [](double v) { return std::expm1(v); }),
+      unary("Celu", small, [](double v) { return std::expm1(v); }),
       unary("Floor", x, [](double v) { return std::floor(v); }),
       unary("Ceil", x, [](double v) { return std::ceil(v); }),
       unary("Identity", x, [](double v) { return v; }),
