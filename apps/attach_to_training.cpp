@@ -81,6 +81,7 @@ result<outcome> follow(training& run, const options& o) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  troupe::take_writes_as_errors();
   options o;
   o.program = "attach_to_training";
   o.parse(

@@ -7,6 +7,7 @@
 #include "apps/support/onnx_report.hpp"
 
 #include <troupe/onnx.hpp>
+#include <troupe/program.hpp>
 #include <troupe/session.hpp>
 
 #include <new>
@@ -34,6 +35,7 @@ static result<int> check(session& s, const onnx_options& o) {
 }
 
 int main(int argc, char** argv) {
+  troupe::take_writes_as_errors();
   const auto o = onnx_options::parse(argc, argv);
   try {
     session_options where;

@@ -114,6 +114,7 @@ result<outcome> serve(session& s, const serving_options& o) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  troupe::take_writes_as_errors();
   serving_options o;
   CLI::App app{
       "Serves a model whose layers stand on several nodes to many threads. Without --cluster all of "

@@ -21,6 +21,18 @@ namespace troupe::host {
 
 // --- arithmetic ---
 
+// Denormal numbers are zeros on threads of kernels. Functions of C libraries that look at the bits
+// of one, and compute with it, make neither its result nor that of zero.
+TROUPE_DEVICE inline float without_denormal(float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  return (bits & 0x7FFFFFFFU) < 0x00800000U ? std::bit_cast<float>(bits & 0x80000000U) : x;
+}
+TROUPE_DEVICE inline double without_denormal(double x) {
+  const auto bits = std::bit_cast<std::uint64_t>(x);
+  constexpr std::uint64_t sign = std::uint64_t{1} << 63U, least_normal = std::uint64_t{1} << 52U;
+  return (bits & ~sign) < least_normal ? std::bit_cast<double>(bits & sign) : x;
+}
+
 // Signed overflow is undefined in C++, unsigned is not.
 template <class T>
 TROUPE_DEVICE auto wrapping(T x) {
@@ -65,14 +77,6 @@ struct maximum_op {  // equal elements: a; a NaN on either side: NaN
 struct minimum_op {
   TROUPE_DEVICE static auto apply(auto a, auto b) { return a <= b || a != a ? a : b; }
 };
-// Denormal numbers are zeros on threads of kernels. Functions of C libraries that look at the bits
-// of one, and compute with it, make neither its result nor that of zero.
-TROUPE_DEVICE inline double without_denormal(double x) {
-  const auto bits = std::bit_cast<std::uint64_t>(x);
-  constexpr std::uint64_t sign = std::uint64_t{1} << 63U, least_normal = std::uint64_t{1} << 52U;
-  return (bits & ~sign) < least_normal ? std::bit_cast<double>(bits & sign) : x;
-}
-
 struct pow_op {
   TROUPE_DEVICE static float apply(float a, float b) { return vector_math::pow(a, b); }
   TROUPE_DEVICE static double apply(double a, double b) {
@@ -118,7 +122,10 @@ struct reciprocal_op {
 // What is left of a / b: with the sign of a, less than b, and exact, however large the quotient is.
 // NaN where a is infinite or b is 0.
 struct fmod_op {
-  TROUPE_DEVICE static auto apply(auto a, auto b) { return std::fmod(a, b); }
+  template <class T>
+  TROUPE_DEVICE static T apply(T a, T b) {
+    return without_denormal(std::fmod(without_denormal(a), without_denormal(b)));
+  }
 };
 struct fused_multiply_add_op {  // a b + c, rounded once
   TROUPE_DEVICE static auto apply(auto a, auto b, auto c) { return std::fma(a, b, c); }
@@ -391,7 +398,18 @@ TROUPE_DEVICE inline float cut_to_f32(double x) {
   const bool is_above = x < 0 ? back < x : back > x;
   return std::bit_cast<float>((std::bit_cast<std::uint32_t>(near) - (is_above ? 1U : 0U)) | 1U);
 }
-TROUPE_DEVICE float cut_to_f32(auto x) { return cut_to_f32(static_cast<double>(x)); }
+template <class T>
+TROUPE_DEVICE float cut_to_f32(T x) {
+  if constexpr (sizeof(T) == sizeof(std::int64_t)) {
+    // More bits than f64 has: the lower half counts as whether there is something in it.
+    constexpr std::int64_t low = (std::int64_t{1} << 24) - 1;
+    const bool is_large = x > (std::int64_t{1} << 50) || x < -(std::int64_t{1} << 50);
+    return cut_to_f32(
+        static_cast<double>(is_large ? (x & ~low) | ((x & low) != 0 ? 1 << 12 : 0) : x));
+  } else {
+    return cut_to_f32(static_cast<double>(x));
+  }
+}
 
 template <class To>
 struct cast_op {

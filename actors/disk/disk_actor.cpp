@@ -38,7 +38,7 @@ struct disk_state {
         report.error = fmt::format("variables {} and {} hold different steps",
                                    shards.front().variable, s.variable);
       // CU-5
-      if (const auto at = first_not_finite(s.values); at && report.error.empty())
+      if (const auto at = first_nan(s.values); at && report.error.empty())
         report.error = fmt::format("{} has {} (its element {}): {}", s.variable,
                                    not_finite_text(s.values, *at), *at, diverged_text);
       report.variables.push_back(s.variable);

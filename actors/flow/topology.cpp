@@ -484,9 +484,13 @@ int topology::run() {
     tell_notes();
     // Who printed for `| head` needs no more: a source without an end would go on for nobody.
     if (std::ferror(stdout) != 0 && !std::exchange(is_unread, true)) {
-      std::fprintf(stderr, "%sstandard output takes no more: ends with what is under way\n",
-                   title.c_str());
-      stop();
+      // What is printed from now on is lost, so no later checkpoint may count it, also not that of
+      // a signal that came to both ends of a pipe.
+      const bool is_kept = !options_.checkpoint.folder.empty();
+      std::fprintf(stderr, "%sstandard output takes no more: %s\n", title.c_str(),
+                   is_kept ? "ends at once; its last checkpoint stays (--resume)"
+                           : "ends with what is under way");
+      is_kept ? kill() : stop();
     }
     const auto now = flow_clock_ns();
     if (options_.is_quiet || now - shown < (is_terminal ? 200'000'000 : 5'000'000'000)) return;
@@ -513,8 +517,8 @@ int topology::run() {
   if (is_drawn) std::fputs("\n", stderr);
   if (!done) {
     std::fprintf(stderr, "%s%s\n", title.c_str(), done.error().text().c_str());
-    // Before anything ran one is enough.
-    if (signals_seen.load() > 1 || (signals_seen.load() > 0 && running_ == nullptr))
+    // Before anything ran one is enough; and one ended it if who read its output got it, too.
+    if (signals_seen.load() > 1 || (signals_seen.load() > 0 && (running_ == nullptr || is_unread)))
       return 128 + signal_seen.load();
     return static_cast<int>(done.error().code());
   }

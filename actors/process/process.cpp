@@ -12,7 +12,6 @@
 #include "troupe/actors/process/load_library.hpp"
 #include "troupe/actors/process/process_supervisor.hpp"
 #include "troupe/devices/files/host_disk.hpp"
-#include "troupe/devices/files/signals.hpp"
 #include "troupe/devices/gpus/gpus.hpp"
 #include "troupe/devices/host/host_device.hpp"
 #include "troupe/runtime/graph/op_table.hpp"
@@ -167,7 +166,6 @@ struct process::parts {
 process::process(std::unique_ptr<parts> p) : parts_(std::move(p)) {}
 
 result<std::unique_ptr<process>> process::start(const process_options& options) {
-  take_writes_as_errors();
   try {
     return begin(options);
   } catch (const std::system_error& e) {  // descriptors, threads

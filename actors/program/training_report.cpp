@@ -181,7 +181,7 @@ void training_report::look_for_nan(std::uint64_t step, float loss) {
 std::string training_report::why_diverged() const {
   if (options_.on_nan != nan_policy::ignore) return {};
   for (const auto& [name, value] : variables_)
-    if (const auto at = first_not_finite(value))
+    if (const auto at = first_nan(value))
       return fmt::format("{} has {} (its element {})", name, not_finite_text(value, *at), *at);
   return lost_at_ ? fmt::format("its loss is no number from step {} on", *lost_at_) : std::string();
 }

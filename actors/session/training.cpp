@@ -172,6 +172,8 @@ class training_impl final : public training, private job_client {
 
   void stop(const std::string& reason) override {
     forget_feeders();
+    // The second word for its end is the last one, whether or not the job is found.
+    if (is_asking_ && (ends_early_ || stop_when_there_)) return give_up(reason);
     if (is_asking_)
       stop_when_there_ = reason;
     else

@@ -27,9 +27,11 @@ void heed_signal(int signal, void (*handler)(int)) {
   if (is_heeded(signal)) std::signal(signal, handler);
 }
 
-scoped_signal::scoped_signal(int signal, void (*handler)(int))
-    : signal_(signal), before_(is_heeded(signal) ? std::signal(signal, handler) : SIG_IGN) {}
+scoped_signal::scoped_signal(int signal, void (*handler)(int)) : signal_(signal) {
+  ::sigaction(signal_, nullptr, &before_);
+  heed_signal(signal_, handler);
+}
 
-scoped_signal::~scoped_signal() { std::signal(signal_, before_); }
+scoped_signal::~scoped_signal() { ::sigaction(signal_, &before_, nullptr); }
 
 }  // namespace troupe

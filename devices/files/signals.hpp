@@ -8,10 +8,13 @@
 //
 // Threading: the thread that begins the process, before it has others.
 
+#include <signal.h>
+
 namespace troupe {
 
-// SIG-1, where nobody has chosen otherwise: SIGPIPE and SIGXFSZ are ignored. Every process that
-// opens a session does so (actors/process/process.hpp).
+// SIG-1, where nobody has chosen otherwise: SIGPIPE and SIGXFSZ are ignored, by programs that it
+// starts, too. Nodes, training_report and topology::run() do so; a session alone changes no signal
+// of its process, so a program with a loop of its own may call this when it begins.
 void take_writes_as_errors();
 
 // False: the signal is ignored, and stays so (SIG-2).
@@ -29,7 +32,7 @@ class scoped_signal {
 
  private:
   int signal_;
-  void (*before_)(int);
+  struct sigaction before_{};
 };
 
 }  // namespace troupe

@@ -320,7 +320,7 @@ void job_coordinator::finish_if_ended() {
   // It has got to its end meanwhile.
   if (is_finishing_ && last_step_ == 0) is_finishing_ = is_suspending_ = false;
   flush_losses(all_steps);
-  const bool is_spoilt = cuts_.why_lost().find(diverged_text) != std::string::npos;
+  const bool is_spoilt = cuts_.why_lost().ends_with(diverged_text);
   if (!setup_.has_program && cuts_.lost_since() > 0 && is_spoilt)
     return fail(at_node({}, "it has diverged: " + cuts_.why_lost()));
   if (!setup_.has_program && cuts_.lost_since() > 0) {  // JC-13
@@ -640,6 +640,12 @@ std::string job_coordinator::lack_of_devices(std::span<const member_info> nodes)
 }
 
 void job_coordinator::wait_for_node(std::string why) {
+  // JC-15: who asked for it wants the job's end in any case.
+  if (is_suspending_)
+    return on_stop(
+        fmt::format("it was to be suspended, and no node takes its work ({}): what is "
+                    "kept is its newest checkpoint",
+                    why));
   if (phase_ != job_phase::waiting) since_ = now_;  // who comes and cannot help ends no waiting
   phase_ = job_phase::waiting;
   waits_for_ = std::move(why);
@@ -956,7 +962,12 @@ bool job_coordinator::end_where_it_is() {
   const auto& spec = setup_.program->spec();
   if (setup_.on_failure == failure_policy::stop && start_.restore != restore_kind::kept &&
       sum(next_loss_) > 0) {
-    fail(at_node({}, "it was to finish, and what its shards keep is of no common step"));
+    constexpr auto why = "what its shards keep is of no common step";
+    if (is_suspending_)
+      on_stop(fmt::format("it was to be suspended, and {}: what is kept is its newest checkpoint",
+                          why));
+    else
+      fail(at_node({}, fmt::format("it was to finish, and {}", why)));
     return false;
   }
   // A step whose loss was told is made again if it is not in the variables.

@@ -18,7 +18,8 @@
 // CU-4  Cuts that are lost in a row are told of at the 1st, 2nd, 4th, ...: what ails a disk ails it
 //       each time.
 //
-// CU-5  A part with a variable that is not finite is an error, and so the cut is lost: no
+// CU-5  A part with a variable that holds NaN is an error (one may hold infinities on purpose), and
+// so the cut is lost: no
 //       checkpoint is written that nobody could use, and none that is good goes for it.
 //
 // Threading: one owner. Time is passed in, monotonic, in nanoseconds.

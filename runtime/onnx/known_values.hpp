@@ -30,12 +30,20 @@ class known_values {
   std::optional<tensor> of(value v);
   // Of what of() did not give: as the end of a sentence.
   const std::string& why_not() const noexcept { return why_not_; }
+  // Room for a tensor that is made while the graph is built, and is not in the file. False: there
+  // have been too many, as a hostile model may ask for.
+  bool take_room(std::size_t bytes) {
+    if (bytes > made_bytes_max - made_bytes_) return false;
+    made_bytes_ += bytes;
+    return true;
+  }
   // Inputs whose values were asked for.
   const std::set<std::uint32_t>& used_inputs() const noexcept { return used_; }
 
  private:
   // Of all results of one node; and of all that were ever computed, since a hostile model may ask
   // for many.
+  static constexpr std::size_t made_bytes_max = std::size_t{1} << 28U;
   static constexpr std::size_t node_bytes_max = std::size_t{1} << 20U,
                                all_bytes_max = std::size_t{1} << 26U;
 
@@ -50,7 +58,7 @@ class known_values {
   std::set<std::uint32_t> used_;
   // And all that they follow from, so that each is walked once.
   std::unordered_set<std::uint32_t> asked_;
-  std::size_t bytes_ = 0;
+  std::size_t bytes_ = 0, made_bytes_ = 0;
   std::string why_not_;
 };
 

@@ -179,6 +179,11 @@ tensor_spec node::checked(dtype type, const integers& dims) const {
     refuse(fmt::format("a tensor of [{}] is too large here", fmt::join(dims, ", ")));
   return {type, *s};
 }
+const tensor_spec& node::with_room(const tensor_spec& s) const {
+  if (!known_.take_room(static_cast<std::size_t>(s.shape.elements()) * size_of(s.type)))
+    refuse("masks, indices and weights that are not in the file take more than 256 MiB");
+  return s;
+}
 value node::filled(dtype type, const integers& dims, double x) const {
   const auto one = number(x, type);
   return expanded(one, dims);

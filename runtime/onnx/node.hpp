@@ -129,7 +129,7 @@ class node {
   // for that.
   template <class T>
   tensor made(dtype type, const integers& dims, const std::function<T(std::size_t)>& make) const {
-    auto t = tensor::make(checked(type, dims));
+    auto t = tensor::make(with_room(checked(type, dims)));
     for (std::size_t i = 0; i < static_cast<std::size_t>(t.elements()); ++i)
       t.template data<T>()[i] = make(i);
     return t;
@@ -148,6 +148,7 @@ class node {
     refuse(fmt::format("attribute '{}' is of another type", name));
   }
   tensor_spec checked(dtype type, const integers& dims) const;
+  const tensor_spec& with_room(const tensor_spec& s) const;
 
   known_values& known_;
   const onnx_format::Node& from_;

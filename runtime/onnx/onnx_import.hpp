@@ -6,7 +6,8 @@
 //   auto built = model->build(g);                       // built->inputs, built->outputs: by name
 //
 // A file is anybody's: whatever it holds, loading and building give a graph or an error value that
-// names the file, the node or tensor, and the rule. Memory is taken in proportion to the file.
+// names the file, the node or tensor, and the rule. Memory is taken in proportion to the file,
+// and up to 256 MiB for masks, indices and weights that a graph needs and the file does not hold.
 //
 // OI-1  Every text that is used is UTF-8; every tensor has as many bytes as its shape and type say;
 //       external data lie in the model's folder, or are links that end beside the file to which the

@@ -251,7 +251,15 @@ result<tensor> take_narrow(onnx_format::Tensor& from, narrow_type t, const std::
   const auto spec = spec_of(from, what);
   if (!spec) return spec.error();
   const bool are_fields = from.location() == 0 && !from.has_raw();
-  if (are_fields && t.bits >= 8) return take_known(from, *spec, what, folders);
+  if (are_fields && t.bits >= 8) {
+    auto taken = take_known(from, *spec, what, folders);
+    if (!taken) return taken;
+    for (std::int64_t i = 0; i < taken->elements(); ++i)
+      if (const auto x = taken->data<std::int32_t>()[i]; x < t.least() || x > t.most())
+        return bad(what, fmt::format("its element {} is {}, expected {} to {}", i, x, t.least(),
+                                     t.most()));
+    return taken;
+  }
   const auto n = spec->shape.elements();
   const auto size = t.bits == 16 ? 2 * n : t.bits == 8 ? n : (n + 1) / 2;
   const auto sizes = shape::from(std::array{dim{size, 0}});

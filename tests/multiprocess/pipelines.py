@@ -265,6 +265,35 @@ class pipelines(harness.cluster_test):
         p.stdout.close()
         self.assertEqual(p.wait(harness.HANG), 0)
 
+    def test_an_output_that_breaks_leaves_the_last_checkpoint(self):
+        for is_signalled in (False, True):
+            command = ["topologies", "endless", "--quiet", "--name", "numbers", "--checkpoint", self.path("kept"), "--checkpoint-every", "20ms", "--resume"]
+            p = subprocess.Popen([os.path.join(harness.BIN, command[0]), *command[1:]], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            kept = self.path("kept/numbers.checkpoint")
+            last = [b"-1"]
+
+            def is_kept():
+                last[0] = p.stdout.read1(1 << 20).splitlines()[-1:] or last[0]
+                return os.path.exists(kept)
+            self.until("it is kept", is_kept)
+            if is_signalled:  # as of a terminal, which gives it to both ends of a pipe
+                p.stdout.close()
+                p.send_signal(signal.SIGINT)
+            else:
+                p.stdout.close()
+            said = p.stderr.read().decode()
+            p.stderr.close()
+            # It may have been suspended before it printed anything more: then 130, too.
+            self.assertEqual(p.wait(harness.HANG), 130 if is_signalled else 1, said)
+            self.assertTrue(os.path.exists(kept), said)
+        # Nothing between is lost: it goes on at or before what was not read.
+        p = subprocess.Popen([os.path.join(harness.BIN, command[0]), *command[1:]], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        first = int(p.stdout.readline())
+        p.kill()
+        p.stdout.close()
+        p.wait()
+        self.assertGreater(first, 0)
+
     # --- tools --------------------------------------------------------------------------------------------------------
 
     def test_tools_know_its_stages_and_why_it_is_slow_or_stuck(self):

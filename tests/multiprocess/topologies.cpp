@@ -1,6 +1,6 @@
 // Topologies for pipelines.py: what a stage does is its argument.
 //
-//   topologies make|decode|score|keep[_hangs|_throws]|stdin [flags of topology_flags]
+//   topologies make|decode|score|keep[_hangs|_throws]|stdin|endless [flags of topology_flags]
 
 #include <troupe/pipelines.hpp>
 #include <troupe/program.hpp>
@@ -35,6 +35,14 @@ int main(int argc, char** argv) {
       return line;
     });
     print(upper);
+    return t.run();
+  }
+  if (what == "endless") {
+    struct counter {
+      std::int64_t state = 0;
+      std::optional<std::int64_t> operator()() { return state++; }
+    };
+    print(source(t, counter{}));
     return t.run();
   }
   auto numbers = source(

@@ -11,8 +11,16 @@ bool is_not_finite(Bits x, Bits exponent) noexcept {
   return (x & exponent) == exponent;
 }
 
+// The rest behind those is a fraction: none in infinities.
 template <class Bits>
-std::optional<std::int64_t> find(const std::byte* bytes, std::int64_t n, Bits exponent) noexcept {
+bool is_nan_of_bits(Bits x, Bits exponent) noexcept {
+  constexpr auto sign = static_cast<Bits>(Bits{1} << (8 * sizeof(Bits) - 1));
+  return static_cast<Bits>(x & static_cast<Bits>(~sign)) > exponent;
+}
+
+template <class Bits>
+std::optional<std::int64_t> find(const std::byte* bytes, std::int64_t n, Bits exponent,
+                                 bool (*is_wanted)(Bits, Bits)) noexcept {
   const auto* x = reinterpret_cast<const Bits*>(bytes);
   constexpr std::int64_t piece = 1024;
   for (std::int64_t from = 0; from < n; from += piece) {
@@ -22,7 +30,7 @@ std::optional<std::int64_t> find(const std::byte* bytes, std::int64_t n, Bits ex
       any = static_cast<Bits>(any | static_cast<Bits>(is_not_finite(x[i], exponent) ? 1 : 0));
     if (any == 0) continue;
     for (auto i = from; i < end; ++i)
-      if (is_not_finite(x[i], exponent)) return i;
+      if (is_wanted(x[i], exponent)) return i;
   }
   return std::nullopt;
 }
@@ -53,7 +61,19 @@ auto of_type(const tensor& t, What what, Other other) {
 
 std::optional<std::int64_t> first_not_finite(const tensor& t) noexcept {
   return of_type(
-      t, [&](const std::byte* bytes, auto exponent) { return find(bytes, t.elements(), exponent); },
+      t,
+      [&]<class Bits>(const std::byte* bytes, Bits exponent) {
+        return find(bytes, t.elements(), exponent, is_not_finite<Bits>);
+      },
+      [] { return std::optional<std::int64_t>(); });
+}
+
+std::optional<std::int64_t> first_nan(const tensor& t) noexcept {
+  return of_type(
+      t,
+      [&]<class Bits>(const std::byte* bytes, Bits exponent) {
+        return find(bytes, t.elements(), exponent, is_nan_of_bits<Bits>);
+      },
       [] { return std::optional<std::int64_t>(); });
 }
 

@@ -3,7 +3,7 @@
 // and the logistic function for f32, written so that GCC vectorises a loop over them.
 //
 // Errors hold over all numbers that are not denormal, which are zero on threads of kernels: checked
-// against multiple precision (tests/devices/host/precision_test.cpp, from which the table of
+// against multiple precision (tests/runtime/graph/precision_test.cpp, from which the table of
 // runtime/graph/ops/ has its figures).
 //
 // Plain IEEE arithmetic without branches, calls or contraction: an element has the same bits in a
@@ -203,6 +203,17 @@ TROUPE_DEVICE inline float normal_cdf(float x) noexcept { return normal(x).cdf; 
 
 // --- in f64, for f32 results: exact to some 1e-13, so that an f32 rounds once ---
 
+// Without its sign, which -0 has, too.
+TROUPE_DEVICE inline double size_of(double x) noexcept {
+  return std::bit_cast<double>(std::bit_cast<std::uint64_t>(x) & 0x7FFFFFFFFFFFFFFFU);
+}
+// With the sign of `sign`, which an odd function of -0 has; NaN where that is one.
+TROUPE_DEVICE inline float signed_as(float size, float sign) noexcept {
+  const std::uint32_t bits = (std::bit_cast<std::uint32_t>(size) & 0x7FFFFFFFU) |
+                             (std::bit_cast<std::uint32_t>(sign) & 0x80000000U);
+  return sign != sign ? sign : std::bit_cast<float>(bits);
+}
+
 // ln x of a positive, normal number that is finite: by the series of atanh.
 TROUPE_DEVICE inline double wide_log(double x) noexcept {
   const std::uint64_t bits = std::bit_cast<std::uint64_t>(x);
@@ -281,11 +292,8 @@ TROUPE_DEVICE inline double wide_atan(double x) noexcept {
   return is_far ? 1.57079632679489661923 - y : y;
 }
 
-// With the sign of `sign`, and NaN where that is one.
 TROUPE_DEVICE inline float narrowed(double size, float sign) noexcept {
-  const auto y = static_cast<float>(size);
-  const float signed_y = std::bit_cast<std::uint32_t>(sign) >> 31U != 0 ? -y : y;
-  return sign != sign ? sign : signed_y;
+  return signed_as(static_cast<float>(size), sign);
 }
 
 // Within 1 ulp of a^b, and its special values as C's pow has them. In f64, since exp magnifies
@@ -313,18 +321,17 @@ TROUPE_DEVICE inline float pow(float a, float b) noexcept {
 
 // e^x - 1 and ln(1 + x), also where they are small: within 1 ulp. Series below.
 TROUPE_DEVICE inline float expm1(float x) noexcept {
-  const double wide = static_cast<double>(x), size = wide < 0.0 ? -wide : wide;
+  const double wide = static_cast<double>(x), size = size_of(wide);
   double p = 1.0 / 720;
   p = p * wide + 1.0 / 120;
   p = p * wide + 1.0 / 24;
   p = p * wide + 1.0 / 6;
   p = p * wide + 0.5;
   const double near = wide + wide * wide * p;
-  const auto y = static_cast<float>(size < 0x1p-6 ? near : wide_exp(wide) - 1.0);
-  return x != x ? x : y;
+  return narrowed(size < 0x1p-6 ? near : wide_exp(wide) - 1.0, x);
 }
 TROUPE_DEVICE inline float log1p(float x) noexcept {
-  const double wide = static_cast<double>(x), size = wide < 0.0 ? -wide : wide;
+  const double wide = static_cast<double>(x), size = size_of(wide);
   double p = 1.0 / 5;
   p = p * wide - 1.0 / 4;
   p = p * wide + 1.0 / 3;
@@ -336,7 +343,7 @@ TROUPE_DEVICE inline float log1p(float x) noexcept {
 
 // Within 1 ulp, as all that follow in f64.
 TROUPE_DEVICE inline float sinh(float x) noexcept {
-  const double wide = static_cast<double>(x), size = wide < 0.0 ? -wide : wide, z = size * size;
+  const double wide = static_cast<double>(x), size = size_of(wide), z = size * size;
   const double e = wide_exp(size);
   double p = 1.0 / 5040;
   p = p * z + 1.0 / 120;
@@ -345,12 +352,12 @@ TROUPE_DEVICE inline float sinh(float x) noexcept {
 }
 TROUPE_DEVICE inline float cosh(float x) noexcept {
   const double wide = static_cast<double>(x);
-  const double e = wide_exp(wide < 0.0 ? -wide : wide);
+  const double e = wide_exp(size_of(wide));
   const auto y = static_cast<float>(0.5 * (e + 1.0 / e));
   return x != x ? x : y;
 }
 TROUPE_DEVICE inline float asinh(float x) noexcept {
-  const double wide = static_cast<double>(x), size = wide < 0.0 ? -wide : wide, z = size * size;
+  const double wide = static_cast<double>(x), size = size_of(wide), z = size * size;
   double p = -15.0 / 336;
   p = p * z + 3.0 / 40;
   p = p * z - 1.0 / 6;
@@ -364,7 +371,7 @@ TROUPE_DEVICE inline float acosh(float x) noexcept {  // NaN below 1
   return x < 1.0F ? std::numeric_limits<float>::quiet_NaN() : y;
 }
 TROUPE_DEVICE inline float atanh(float x) noexcept {  // NaN beyond 1
-  const double wide = static_cast<double>(x), size = wide < 0.0 ? -wide : wide, z = size * size;
+  const double wide = static_cast<double>(x), size = size_of(wide), z = size * size;
   double p = 1.0 / 7;
   p = p * z + 1.0 / 5;
   p = p * z + 1.0 / 3;
@@ -373,10 +380,10 @@ TROUPE_DEVICE inline float atanh(float x) noexcept {  // NaN beyond 1
 }
 TROUPE_DEVICE inline float atan(float x) noexcept {
   const double wide = static_cast<double>(x);
-  return narrowed(wide_atan(wide < 0.0 ? -wide : wide), x);
+  return narrowed(wide_atan(size_of(wide)), x);
 }
 TROUPE_DEVICE inline float asin(float x) noexcept {  // NaN beyond 1
-  const double wide = static_cast<double>(x), size = wide < 0.0 ? -wide : wide;
+  const double wide = static_cast<double>(x), size = size_of(wide);
   const double y = wide_atan(size / std::sqrt((1.0 - size) * (1.0 + size)));
   return size > 1.0 ? std::numeric_limits<float>::quiet_NaN() : narrowed(y, x);
 }
@@ -454,10 +461,6 @@ TROUPE_DEVICE inline quarter_of reduced_far(float x) noexcept {
   return bits >> 31U != 0 ? quarter_of{-rest, 0U - quarter} : quarter_of{rest, quarter};
 }
 
-TROUPE_DEVICE inline quarter_of reduced(float x) noexcept {
-  return has_near_quarter(x) ? reduced_near(x) : reduced_far(x);
-}
-
 // Within 1.5 ulp. Polynomials on [-pi/4, pi/4]: Cephes (sinf.c, cosf.c).
 TROUPE_DEVICE inline float sin_of_quarter(quarter_of x, std::uint32_t more) noexcept {
   const auto r = static_cast<float>(x.rest);
@@ -492,13 +495,25 @@ TROUPE_DEVICE inline float tan_of_quarter(quarter_of x) noexcept {
 }
 
 // For loops that are to be vectorised, of numbers that has_near_quarter() takes.
-TROUPE_DEVICE inline float sin_near(float x) noexcept { return sin_of_quarter(reduced_near(x), 0); }
+TROUPE_DEVICE inline float sin_near(float x) noexcept {
+  const float y = sin_of_quarter(reduced_near(x), 0);
+  return x == 0.0F ? x : y;  // -0
+}
 TROUPE_DEVICE inline float cos_near(float x) noexcept { return sin_of_quarter(reduced_near(x), 1); }
-TROUPE_DEVICE inline float tan_near(float x) noexcept { return tan_of_quarter(reduced_near(x)); }
+TROUPE_DEVICE inline float tan_near(float x) noexcept {
+  const float y = tan_of_quarter(reduced_near(x));
+  return x == 0.0F ? x : y;
+}
 
-TROUPE_DEVICE inline float sin(float x) noexcept { return sin_of_quarter(reduced(x), 0); }
-TROUPE_DEVICE inline float cos(float x) noexcept { return sin_of_quarter(reduced(x), 1); }
-TROUPE_DEVICE inline float tan(float x) noexcept { return tan_of_quarter(reduced(x)); }
+TROUPE_DEVICE inline float sin(float x) noexcept {
+  return has_near_quarter(x) ? sin_near(x) : sin_of_quarter(reduced_far(x), 0);
+}
+TROUPE_DEVICE inline float cos(float x) noexcept {
+  return has_near_quarter(x) ? cos_near(x) : sin_of_quarter(reduced_far(x), 1);
+}
+TROUPE_DEVICE inline float tan(float x) noexcept {
+  return has_near_quarter(x) ? tan_near(x) : tan_of_quarter(reduced_far(x));
+}
 
 TROUPE_DEVICE inline float sigmoid(float x) noexcept { return 1.0F / (1.0F + exp(-x)); }
 
@@ -513,13 +528,12 @@ TROUPE_DEVICE inline float tanh(float x) noexcept {
   const float near = p * z * x + x;
   const float far = 1.0F - 2.0F / (exp(size + size) + 1.0F);
   const float signed_far = x < 0.0F ? -far : far;
-  return size < 0.625F ? near : signed_far;
+  return size < 0.625F ? (x == 0.0F ? x : near) : signed_far;
 }
 
-// x Phi(x) of the normal distribution function. Of -infinity 0, which is its limit: 0 times the
-// least number.
+// x Phi(x) of the normal distribution function. Below -13.5 nothing: of -infinity, too.
 TROUPE_DEVICE inline float gelu(float x) noexcept {
-  return (x < -0x1.fffffep127F ? -0x1.fffffep127F : x) * normal_cdf(x);
+  return (x < -13.5F ? -0.0F : x) * normal_cdf(x);
 }
 
 // Its approximation by tanh: x (1 + tanh(a)) / 2 = x / (1 + e^-2a) with 2 a = x (c0 + c1 x^2),

@@ -2,6 +2,7 @@
 // taken, the iterations of a loop one after the other. Else they are branches and loops of the
 // graph (runtime/graph/control_flow.hpp).
 
+#include "troupe/devices/half.hpp"
 #include "troupe/runtime/onnx/node.hpp"
 
 #include <algorithm>
@@ -44,6 +45,7 @@ values if_rule(node& n) {
 value collected(const node& n, std::vector<value> parts, std::int64_t axis) {
   if (parts.empty())
     n.refuse("a loop without iterations collects results, whose shape is not known");
+  refuse_narrow(n, parts);
   return stack(parts, axis);
 }
 

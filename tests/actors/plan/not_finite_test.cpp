@@ -102,12 +102,14 @@ BOOST_AUTO_TEST_CASE(every_number_that_is_none_is_found) {
       t.data<float>()[at] = bad;
       BOOST_REQUIRE(first_not_finite(t));
       BOOST_TEST(*first_not_finite(t) == at);
+      BOOST_TEST(bool(first_nan(t)) == std::isnan(bad));
       BOOST_TEST(not_finite_text(t, at) == (std::isnan(bad) ? "nan" : bad > 0 ? "inf" : "-inf"));
     }
   auto d = tensor::make({dtype::f64, {2}});
   d.data<double>()[0] = 1e300;
   d.data<double>()[1] = -INFINITY;
   BOOST_TEST((first_not_finite(d) == 1));
+  BOOST_TEST(!first_nan(d));
   auto whole = tensor::make({dtype::i32, {1}});
   *whole.data<std::int32_t>() = -1;
   BOOST_TEST(!first_not_finite(whole));

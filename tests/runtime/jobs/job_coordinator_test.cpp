@@ -1083,6 +1083,21 @@ BOOST_AUTO_TEST_CASE(JC_15_a_job_that_gets_to_its_last_step_before_it_is_suspend
   BOOST_TEST((w.told.back().kind == job_event_kind::finished));
 }
 
+// Nobody waits for a node that might come: who asked for it wants the job's end in any case.
+BOOST_AUTO_TEST_CASE(JC_15_a_job_that_is_to_be_suspended_waits_for_no_node) {
+  world w(failure_policy::resume, update_kind::sync, "/folder");
+  w.all_placed({n1, n2, n3, client});
+  w.losses(0, 4);
+  BOOST_TEST(bool(w.job->on_suspend("enough")));
+  w.take();
+  for (auto n : {n1, n2, n3}) w.job->on_lost(n, "gone", false);
+  w.halted(client);
+  w.take();
+  BOOST_TEST((w.told.back().kind == job_event_kind::stopped));
+  BOOST_TEST(w.told.back().text.find("what is kept is its newest checkpoint") != std::string::npos,
+             w.told.back().text);
+}
+
 // CU-5, JC-13: its last checkpoint would be made again and again, to be no better.
 BOOST_AUTO_TEST_CASE(JC_15_a_job_that_has_diverged_is_not_suspended) {
   world w(failure_policy::stop, update_kind::sync, "/folder");
