@@ -442,7 +442,8 @@ result<flow_totals> topology::run_to_end(const std::function<void(const topology
     return error(error_code::failed, fmt::format("the topology cannot start: {}", e.what()));
   }
   if (ended.has_failed) return std::move(ended.why);
-  if (r.kept_at && !r.is_suspended)
+  // An end that print() made, whose output broke, is not that of the sources.
+  if (r.kept_at && !r.is_suspended && std::ferror(stdout) == 0)
     if (auto ok = r.kept_at->remove(); !ok)
       return std::move(ok.error().while_doing("--checkpoint"));
   flow_totals totals;
@@ -536,9 +537,12 @@ int topology::run() {
   }
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
     if (!is_unread)
-      std::fprintf(stderr, "%sstandard output takes no more: what was printed is not all there\n",
-                   title.c_str());
-    return static_cast<int>(error_code::failed);
+      std::fprintf(
+          stderr, "%sstandard output takes no more: what was printed is not all there%s\n",
+          title.c_str(),
+          options_.checkpoint.folder.empty() ? "" : "; its last checkpoint stays (--resume)");
+    return signals_seen.load() > 0 ? 128 + signal_seen.load()
+                                   : static_cast<int>(error_code::failed);
   }
   // One that was done before it could be suspended has nothing left to do.
   const bool was_cut_short = was_suspended() || (wishes_->stop.load() & ~8U) != 0;

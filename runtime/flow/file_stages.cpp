@@ -280,8 +280,8 @@ class print_stage final : public stage {
   }
   std::int64_t wakes_at() const override { return flushes_at_; }
   bool is_over() const override { return is_closed_; }
-  // It is flushed soon.
-  bool has_under_way() const override { return !buffer_.empty(); }
+  // It is flushed soon; what nobody has read is never done.
+  bool has_under_way() const override { return !buffer_.empty() || is_closed_; }
 
  private:
   void flush() {

@@ -283,7 +283,6 @@ class pipelines(harness.cluster_test):
                 p.stdout.close()
             said = p.stderr.read().decode()
             p.stderr.close()
-            # It may have been suspended before it printed anything more: then 130, too.
             self.assertEqual(p.wait(harness.HANG), 130 if is_signalled else 1, said)
             self.assertTrue(os.path.exists(kept), said)
         # Nothing between is lost: it goes on at or before what was not read.
