@@ -30,8 +30,8 @@ BOOST_AUTO_TEST_CASE(every_credit_is_a_buffer_and_so_is_what_is_being_written) {
   }
 }
 
-// Values, slots; with recovery both of the version before; with cuts those that are being written;
-// a spare for each version that is out.
+// Values, slots; where it may go back or end early (recovery, cuts) both of the version before;
+// with cuts those that are being written; a spare for each version that is out.
 BOOST_AUTO_TEST_CASE(a_shard_holds_every_slot_of_its_optimizer_for_each_version) {
   const auto ops = make_op_table();
   const std::pair<optimizer_spec, std::uint64_t> optimizers[] = {
@@ -52,7 +52,8 @@ BOOST_AUTO_TEST_CASE(a_shard_holds_every_slot_of_its_optimizer_for_each_version)
         std::uint64_t credits = 0;
         for (const auto& port : shard->outputs)
           for (const auto e : port) credits = std::max<std::uint64_t>(credits, p->edges[e].credits);
-        const auto versions = 1 + std::uint64_t{is_recoverable} + std::uint64_t{has_cuts};
+        const bool may_go_back = is_recoverable || has_cuts;
+        const auto versions = 1 + std::uint64_t{may_go_back} + std::uint64_t{has_cuts};
         plan alone = *p;
         alone.actors = {*shard};
         alone.buffers.clear();
