@@ -173,8 +173,8 @@ void training_report::look_for_nan(std::uint64_t step, float loss) {
       std::exchange(has_said_nan_, true))
     return;
   say(fmt::format(
-      "the loss of step {} is {}: if the variables are not finite either, no checkpoint "
-      "of them is written; --on-nan stop names the op that makes it",
+      "the loss of step {} is {}: if the variables hold NaN, no checkpoint of them is "
+      "written; --on-nan stop names the op that makes it",
       step, loss));
 }
 
