@@ -172,10 +172,10 @@ void training_report::look_for_nan(std::uint64_t step, float loss) {
       loss_scale_of(options_.devices.precision, options_.loss_scale) ||
       std::exchange(has_said_nan_, true))
     return;
-  say(fmt::format(
-      "the loss of step {} is {}: if the variables hold NaN, no checkpoint of them is "
-      "written; --on-nan stop names the op that makes it",
-      step, loss));
+  say(
+      fmt::format("the loss of step {} is {}: if the variables hold NaN, no checkpoint of them is "
+                  "written; --on-nan stop names the op that makes it",
+                  step, loss));
 }
 
 std::string training_report::why_diverged() const {
