@@ -282,7 +282,9 @@ BOOST_AUTO_TEST_CASE(TC_2_a_peer_that_closes_is_an_error_or_is_connected_to_anew
     std::atomic<int> made{0};
     auto numbers = source(t,
                           [&]() -> std::optional<std::string> {
-                            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                            // Some come together, and so wait in the sender's buffer together.
+                            if (made % 8 == 0)
+                              std::this_thread::sleep_for(std::chrono::milliseconds(4));
                             if (ends) return std::nullopt;
                             return std::to_string(made++);
                           },
@@ -303,13 +305,20 @@ BOOST_AUTO_TEST_CASE(TC_2_a_peer_that_closes_is_an_error_or_is_connected_to_anew
     const auto line = second.read_until("\n");
     BOOST_TEST(std::stoi(line) > 0);
     ends = true;
-    // Every line from then on, whole and in order.
+    // Every line from then on, whole and in order, but for the one at hand as the first connection
+    // was found closed: it may stand behind lines that are sent again.
     auto next = std::stoi(line);
-    for (auto l = second.read_until("\n"); !l.empty(); l = second.read_until("\n"))
-      BOOST_TEST_REQUIRE(l == std::to_string(++next) + "\n");
+    int missing = 0;
+    for (auto l = second.read_until("\n"); !l.empty(); l = second.read_until("\n")) {
+      if (++next; l != std::to_string(next) + "\n") ++missing, ++next;
+      BOOST_TEST_REQUIRE(l == std::to_string(next) + "\n");
+    }
+    BOOST_TEST(missing <= 1);
     BOOST_TEST(next + 1 == made);
     second.close();
-    must(r.end());
+    const auto& end = r.end();
+    must(end);
+    BOOST_TEST(end->of("send_lines").skipped == 1U);
   }
 }
 
