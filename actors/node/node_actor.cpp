@@ -29,6 +29,7 @@ namespace {
 
 // Ended actors and jobs stay listed for a minute.
 constexpr std::uint64_t linger_ns = 60'000'000'000;
+constexpr std::size_t ended_jobs_max = 100;
 constexpr std::size_t events_max = 256;
 // For work that came while we were about to leave.
 constexpr std::int64_t move_max_ns = 5'000'000'000;
@@ -566,14 +567,35 @@ struct node_actor_state : part_services {
     for (auto& [id, job] : view.jobs)
       if (job.ended_ns == 0) tell(self->context(), job.actor, job_tick{});
     const auto now = view.env.wall_clock_ns();
-    std::erase_if(view.works, [&](const auto& w) {
-      return w->job(view.env.self.name).ended_seconds > double(linger_ns) * 1e-9;
-    });
+    forget_works();
     parts->forget_old(now - std::min(now, linger_ns));
-    std::erase_if(view.jobs, [&](const auto& j) {
-      return j.second.ended_ns != 0 && now - j.second.ended_ns > linger_ns;
-    });
+    forget_jobs(now);
     std::erase_if(view.job_records, [&](const auto& r) { return !view.jobs.contains(r.first); });
+  }
+
+  // Those that were over for a while, and the oldest of many that are.
+  void forget_works() {
+    const auto over_seconds = [&](const auto& w) {
+      return w->job(view.env.self.name).ended_seconds;
+    };
+    auto over = std::count_if(view.works.begin(), view.works.end(),
+                              [&](const auto& w) { return over_seconds(w) > 0; });
+    std::erase_if(view.works, [&](const auto& w) {
+      const auto seconds = over_seconds(w);
+      if (seconds <= 0) return false;
+      if (over <= std::ptrdiff_t(ended_jobs_max) && seconds <= double(linger_ns) * 1e-9)
+        return false;
+      --over;
+      return true;
+    });
+  }
+  void forget_jobs(std::uint64_t now) {
+    std::vector<std::pair<std::uint64_t, job_id>> ended;  // the newest first
+    for (const auto& [id, job] : view.jobs)
+      if (job.ended_ns != 0) ended.emplace_back(job.ended_ns, id);
+    std::sort(ended.rbegin(), ended.rend());
+    for (std::size_t i = 0; i < ended.size(); ++i)
+      if (i >= ended_jobs_max || now - ended[i].first > linger_ns) view.jobs.erase(ended[i].second);
   }
 
   // Which actor each stream runs just now.

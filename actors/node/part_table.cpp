@@ -4,9 +4,11 @@
 #include "troupe/actors/base/scheduler.hpp"
 #include "troupe/actors/base/tell.hpp"
 #include "troupe/actors/job/job_actor.hpp"
+#include "troupe/actors/node/ended_part.hpp"
 #include "troupe/actors/node/part_supervisor.hpp"
 #include "troupe/actors/plan/device_streams.hpp"
 #include "troupe/devices/host/host_device.hpp"
+#include "troupe/devices/memory/free_memory.hpp"
 #include "troupe/runtime/analysis/sparse_edges.hpp"
 #include "troupe/runtime/graph/op_library.hpp"
 #include "troupe/runtime/plan/segment.hpp"
@@ -25,6 +27,8 @@ namespace {
 // For a link between two nodes that the coordinator reaches already.
 constexpr std::int64_t link_wait_ns = 1'000'000'000;
 constexpr std::size_t waiting_places_max = 64;
+// Of ended parts that are listed, at most, the newest; and of their actors.
+constexpr std::size_t ended_parts_max = 100, ended_actors_max = 20'000;
 
 }  // namespace
 
@@ -506,12 +510,24 @@ void part_table::stop(job_id job, part_entry& part, const std::string& reason) {
   kept_.erase(job);
   data_.erase(job);
   if (std::exchange(part.is_halted, false) || part.reason.empty()) part.reason = reason;
-  if (part.ended_ns == 0)
+  if (part.ended_ns == 0) {
     end_actors(part, reason);
-  else
+  } else {
+    let_go(part);
     node_.parts_changed();
+  }
   if (node_.environment().archive)
     tell(node_.context(), node_.environment().archive, close_cuts{job});
+}
+
+// NO-13
+void part_table::let_go(part_entry& part) {
+  has_freed_memory_ = true;
+  try {
+    part.context = remains_of(*part.context);
+  } catch (const std::bad_alloc&) {
+    node_.note("there is no memory to list a part that has ended; it is kept as it was");
+  }
 }
 
 void part_table::stop(node_id from, const stop_part& s) {
@@ -629,7 +645,10 @@ void part_table::on_event(part_event& e) {
   part.handles = nullptr;
   for (const auto& [id, peer] : node_.peers())
     if (peer.link) tell(node_.context(), peer.link, unbind_job{e.job});
-  if (part.is_halted) answer_halt(e.job, part.coordinator, part.halted_epoch);
+  if (part.is_halted)
+    answer_halt(e.job, part.coordinator, part.halted_epoch);
+  else
+    let_go(part);
   node_.parts_changed();
   place_waiting();
 }
@@ -673,9 +692,19 @@ void part_table::stop_all(const std::string& reason) {
 }
 
 void part_table::forget_old(std::uint64_t before_ns) {
-  std::erase_if(parts_, [&](const auto& p) {
-    return p.second.ended_ns != 0 && !p.second.is_halted && p.second.ended_ns < before_ns;
-  });
+  std::vector<std::pair<std::uint64_t, job_id>> ended;  // the newest first
+  for (const auto& [id, part] : parts_)
+    if (part.ended_ns != 0 && !part.is_halted) ended.emplace_back(part.ended_ns, id);
+  std::sort(ended.rbegin(), ended.rend());
+  std::size_t parts = 0, actors = 0;
+  for (const auto& [ended_ns, id] : ended) {
+    const auto at = parts_.find(id);
+    ++parts;
+    actors += at->second.actors.size();
+    if (ended_ns < before_ns || parts > ended_parts_max || actors > ended_actors_max)
+      parts_.erase(at);
+  }
+  if (has_freed_memory_) has_freed_memory_ = !return_free_memory();
 }
 
 // --- looking -------------------------------------------------------------------------------------

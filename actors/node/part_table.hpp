@@ -24,6 +24,9 @@
 //       asks for something, or whose part another one halts, is told job_moved.
 // NO-8  A halt is answered once its coordinator is a peer, which another node may have known before
 //       us: nothing that was asked stays without an answer.
+// NO-13  Of a part that has ended, and whose job does not go on, stays what is listed, for a minute
+//        and not of more than 100 parts: neither constants nor variables nor buffers
+//        (ended_part.hpp).
 // NO-12  A part begins on a device when those that are about to end there have ended (PT-2).
 //
 // Threading: the node's.
@@ -116,6 +119,7 @@ class part_table {
   void on_lost(const member_info& m);  // dead, or has left
   void place_waiting();                // somebody has come, or time has passed
   void stop_all(const std::string& reason);
+  // Ended parts; and what they have freed goes back to the system.
   void forget_old(std::uint64_t before_ns);
 
   // --- looking -----------------------------------------------------------------------------------
@@ -163,6 +167,7 @@ class part_table {
                     const std::shared_ptr<const part_handles>& handles);
   void stop(job_id job, part_entry& part, const std::string& reason);
   void end_actors(part_entry& part, const std::string& reason);
+  void let_go(part_entry& part);
   void answer_halt(job_id job, node_id to, std::uint32_t epoch);
   void answer_waiting_halts();
   void stop_orphans();
@@ -184,6 +189,7 @@ class part_table {
   std::map<job_id, std::pair<node_id, std::uint32_t>> unanswered_;
   op_times times_;
   std::uint32_t last_part_ = 0;
+  bool has_freed_memory_ = false;     // that the process may still hold
   std::uint64_t stray_messages_ = 0;  // NO-4
 };
 
