@@ -29,6 +29,16 @@ struct Plan {
   buffers @10 :List(Buffer);  # that several ops write in turn
   stepsInFlight @11 :UInt32 = 1;  # of one worker at a time: copies of every buffer
   onNan @12 :UInt8;           # 0 ignore, 1 stop, 2 warn, 3 skip
+  apart @13 :List(Apart);     # attributes that are empty here, and whose bytes come by themselves (wire.capnp, wantBlob)
+}
+
+struct Apart {
+  actor @0 :UInt32;
+  op @1 :UInt32;              # of the actor
+  attribute @2 :Text;
+  low @3 :UInt64;             # XXH3, 128 bits
+  high @4 :UInt64;
+  bytes @5 :UInt64;           # how many
 }
 
 # Memory of a stream of a task. Its uses are the output ports that name it, in the order of the actors.

@@ -160,6 +160,8 @@ struct TraceEvent {
   bytes @7 :UInt64;         # of a transfer or a copy
 }
 
+struct DataHash { what @0 :Text; hash @1 :UInt64; }   # of data that every node reads from its own files
+
 struct Control {
   union {
     heartbeat @0 :UInt64;               # ticks of the sender: "my I/O thread runs"
@@ -169,9 +171,11 @@ struct Control {
     place :group { job @4 :UInt64; epoch @5 :UInt32; plan @6 :Data; nodes @7 :List(UInt64);
                    checkpoints @31 :Text;      # the job's folder; empty: it writes none
                    restoreFrom @32 :Text;      # the checkpoint that shards begin with; empty: what the node keeps
-                   mayMove @71 :Bool; }        # another node goes on with the job when its coordinator dies
+                   mayMove @71 :Bool;          # another node goes on with the job when its coordinator dies
+                   planLow @101 :UInt64; planHigh @102 :UInt64; planSize @103 :UInt64; }
+                                        # a size: the plan is too large for a message, and that blob
                                         # take part in an epoch of a job: nodes[i] runs tasks[i] of the plan
-    placed :group { job @8 :UInt64; error @9 :Text; epoch @33 :UInt32; unlinked @55 :UInt64; }
+    placed :group { job @8 :UInt64; error @9 :Text; epoch @33 :UInt32; unlinked @55 :UInt64; data @104 :List(DataHash); }
                                         # answer; an empty error: all actors of the part are there
     start @10 :UInt64;                  # job: sources may fire
     stop :group { job @11 :UInt64; reason @12 :Text; }
@@ -220,5 +224,9 @@ struct Control {
                                         # to a former coordinator: that node has the job since that epoch
     workWord :group { job @87 :UInt64; bytes @88 :Data; }
                                         # of work that is no job, to who takes part in it there: what they say to each other, at most 15 MiB
+    wantBlob :group { job @89 :UInt64; low @90 :UInt64; high @91 :UInt64; size @92 :UInt64; offset @93 :UInt64; }
+                                        # to a job's coordinator: that blob of the plan (plan.capnp, Apart), from there on
+    blobPiece :group { job @94 :UInt64; low @95 :UInt64; high @96 :UInt64; size @97 :UInt64; offset @98 :UInt64; bytes @99 :Data;
+                       error @100 :Text; }   # answer: 512 KiB of it, or its rest; an error: it has none of that id
   }
 }

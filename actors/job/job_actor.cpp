@@ -343,6 +343,7 @@ struct job_actor_state {
     about.record->count_in(0);
     report([&](job_coordinator& j) {
       if (auto* p = std::get_if<part_placed>(&m.body)) return j.on_placed(m.from, *p);
+      if (auto* w = std::get_if<want_blob>(&m.body)) return j.on_want_blob(m.from, *w);
       if (auto* p = std::get_if<part_ended>(&m.body)) return j.on_ended(m.from, *p);
       if (auto* p = std::get_if<part_halted>(&m.body)) return j.on_halted(m.from, *p);
       if (auto* p = std::get_if<part_saved>(&m.body)) return j.on_saved(m.from, *p);

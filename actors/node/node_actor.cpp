@@ -268,6 +268,8 @@ struct node_actor_state : part_services {
     if (auto* b = std::get_if<epoch_begun>(&m.body)) return parts->begun(*b);
     if (auto* s = std::get_if<stop_part>(&m.body)) return parts->stop(m.from, *s);
     if (auto* p = std::get_if<part_placed>(&m.body)) return to_job(p->job, m);
+    if (auto* w = std::get_if<want_blob>(&m.body)) return to_job(w->job, m);
+    if (auto* p = std::get_if<blob_piece>(&m.body)) return parts->on_piece(m.from, *p);
     if (auto* p = std::get_if<part_ended>(&m.body)) return to_job(p->job, m);
     if (auto* p = std::get_if<part_halted>(&m.body)) return to_job(p->job, m);
     if (auto* p = std::get_if<part_saved>(&m.body)) return to_job(p->job, m);

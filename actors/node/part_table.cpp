@@ -64,6 +64,80 @@ void part_table::refuse(node_id from, const place_part& p, const std::string& wh
   node_.send(from, part_placed{p.job, p.epoch, why});
 }
 
+// NO-14
+part_table::reading part_table::read_plan(waiting_place& w) {
+  if (w.job_plan) return reading::done;
+  auto& p = w.place;
+  if (p.here) {
+    w.job_plan = std::make_shared<plan>(*p.here);
+    return reading::done;
+  }
+  const auto refused = [&](const std::string& why) {
+    refuse(w.from, p, why);
+    return reading::refused;
+  };
+  auto& pull = blobs_[p.job];
+  if (!w.unfinished) {
+    if (p.plan_id.bytes > plan_bytes_max)
+      return refused(fmt::format("its plan takes {}", format_bytes(p.plan_id.bytes)));
+    if (p.plan_id.bytes > 0) {
+      pull.want(w.from, {p.plan_id});
+      if (p.blobs_here) pull.have(*p.blobs_here);
+      if (!pull.has_all()) {
+        ask(pull, p.job);
+        return reading::wait;
+      }
+    }
+    auto decoded = decode_apart(p.plan_id.bytes > 0 ? pull.find(p.plan_id)->view() : p.plan);
+    if (!decoded) return refused(decoded.error().text());
+    w.unfinished = std::make_shared<unfinished_plan>(std::move(*decoded));
+    p.plan = {};
+    const auto bytes = w.unfinished->blob_bytes(), most = node_.environment().memory_bytes;
+    if (most != 0 && bytes > most)
+      return refused(fmt::format("{} has {} for jobs, and the plan's constants take {}",
+                                 node_.environment().self.name, format_bytes(most),
+                                 format_bytes(bytes)));
+  }
+  std::vector<blob_id> ids;
+  for (const auto& [id, bytes] : w.unfinished->blobs()) ids.push_back(id);
+  pull.want(w.from, ids);
+  if (p.blobs_here) pull.have(*p.blobs_here);
+  if (!pull.has_all()) {
+    ask(pull, p.job);
+    return reading::wait;
+  }
+  pull.forget_others();
+  for (const auto& id : ids) w.unfinished->give(id, *pull.find(id));
+  auto whole = w.unfinished->finish();
+  w.unfinished = nullptr;
+  if (!whole) return refused(whole.error().text());
+  w.job_plan = std::make_shared<plan>(std::move(*whole));
+  return reading::done;
+}
+
+void part_table::ask(blob_pull& pull, job_id job) {
+  for (auto& w : pull.take_requests(job)) node_.send(pull.from(), std::move(w));
+}
+
+void part_table::on_piece(node_id from, blob_piece& p) {
+  const auto at = blobs_.find(p.job);
+  if (at == blobs_.end()) {
+    ++stray_messages_;
+    return;
+  }
+  const auto job = p.job;
+  if (auto ok = at->second.on_piece(from, std::move(p)); !ok) {
+    for (auto& w : std::exchange(waiting_, {}))
+      if (w.place.job == job && w.from == from)
+        refuse(w.from, w.place, ok.error().text());
+      else
+        waiting_.push_back(std::move(w));
+    return;
+  }
+  if (at->second.has_all()) return place_waiting();
+  ask(at->second, job);
+}
+
 void part_table::try_to_place(waiting_place w) {
   const auto& env = node_.environment();
   const auto& p = w.place;
@@ -88,12 +162,10 @@ void part_table::try_to_place(waiting_place w) {
     if (!is_late) waiting_.push_back(std::move(w));
     return;
   }
-  if (!w.job_plan && p.here) w.job_plan = std::make_shared<plan>(*p.here);
-  if (!w.job_plan) {
-    auto decoded = decode_plan(p.plan);
-    if (!decoded) return refuse(w.from, p, decoded.error().text());
-    w.job_plan = std::make_shared<plan>(std::move(*decoded));
-    w.place.plan = {};
+  switch (read_plan(w)) {
+    case reading::done: break;
+    case reading::wait: return waiting_.push_back(std::move(w));
+    case reading::refused: return;
   }
   const auto decoded = w.job_plan;
   if (decoded->tasks.size() != p.nodes.size())
@@ -452,13 +524,30 @@ void part_table::give_handles(job_id job, part_entry& part,
   }
   if (auto actor = node_.job_actor(job))
     tell(node_.context(), actor, local_part{part.epoch, handles});
-  if (part.unbound == 0) node_.send(part.coordinator, part_placed{job, part.epoch, ""});
+  if (part.unbound == 0) tell_placed(job, part);
+}
+
+void part_table::tell_placed(job_id job, const part_entry& part) {
+  part_placed out{job, part.epoch, "", {}, {}};
+  const auto& p = *part.context->job_plan;
+  std::map<std::string, std::uint64_t> data;
+  for (const auto i : part.actors)
+    for (const auto& op : p.actors[i].ops) {
+      if (op.type != "idx_batch") continue;
+      const auto folder = op.attrs.text("path");
+      const bool is_test = op.attrs.integer("test") != 0;
+      if (const auto hash = node_.environment().device->dataset_hash(
+              folder, is_test, op.attrs.integer("classes", 10)))
+        data.emplace(fmt::format("{} data in {}", is_test ? "test" : "training", folder), *hash);
+    }
+  for (auto& [what, hash] : data) out.data.push_back({what, hash});
+  node_.send(part.coordinator, std::move(out));
 }
 
 void part_table::on_bound(job_id job) {
   auto at = parts_.find(job);
   if (at != parts_.end() && at->second.unbound > 0 && --at->second.unbound == 0)
-    node_.send(at->second.coordinator, part_placed{job, at->second.epoch, ""});
+    tell_placed(job, at->second);
 }
 
 void part_table::start(node_id from, const start_part& s) {
@@ -509,6 +598,7 @@ void part_table::end_actors(part_entry& part, const std::string& reason) {
 void part_table::stop(job_id job, part_entry& part, const std::string& reason) {
   kept_.erase(job);
   data_.erase(job);
+  blobs_.erase(job);
   if (std::exchange(part.is_halted, false) || part.reason.empty()) part.reason = reason;
   if (part.ended_ns == 0) {
     end_actors(part, reason);
@@ -704,6 +794,12 @@ void part_table::forget_old(std::uint64_t before_ns) {
     if (ended_ns < before_ns || parts > ended_parts_max || actors > ended_actors_max)
       parts_.erase(at);
   }
+  std::erase_if(blobs_, [&](const auto& b) {
+    const auto at = parts_.find(b.first);
+    return (at == parts_.end() || (at->second.ended_ns != 0 && !at->second.is_halted)) &&
+           std::none_of(waiting_.begin(), waiting_.end(),
+                        [&](const auto& w) { return w.place.job == b.first; });
+  });
   if (has_freed_memory_) has_freed_memory_ = !return_free_memory();
 }
 

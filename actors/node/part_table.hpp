@@ -3,8 +3,9 @@
 // between.
 //
 //   of a job          what the table does
-//   place_part        wait for the links it needs, load its variables, spawn it, bind it to the
-//                     links; then part_placed
+//   place_part        ask for what its plan names, wait for the links it needs, load its
+//                     variables, spawn it, bind it to the links; then part_placed
+//   blob_piece        a piece of what its plan names (blob_pull.hpp)
 //   start_part        let its sources fire
 //   halt_part         end its actors, keep its variables; then part_halted of that epoch
 //   epoch_begun       forget what is kept of variables whose shard or replica is elsewhere
@@ -27,6 +28,8 @@
 // NO-13  Of a part that has ended, and whose job does not go on, stays what is listed, for a minute
 //        and not of more than 100 parts: neither constants nor variables nor buffers
 //        (ended_part.hpp).
+// NO-14  Of what a plan names a node asks the coordinator for what it does not have, and keeps it
+//        for the next epochs of the job.
 // NO-12  A part begins on a device when those that are about to end there have ended (PT-2).
 //
 // Threading: the node's.
@@ -37,6 +40,8 @@
 #include "troupe/devices/files/idx_file.hpp"
 #include "troupe/runtime/analysis/memory_budget.hpp"
 #include "troupe/runtime/analysis/op_times.hpp"
+#include "troupe/runtime/jobs/blob_pull.hpp"
+#include "troupe/runtime/plan/plan_blobs.hpp"
 
 #include <map>
 #include <memory>
@@ -107,6 +112,7 @@ class part_table {
   void start(node_id from, const start_part& s);
   void halt(node_id from, const halt_part& h);
   void stop(node_id from, const stop_part& s);
+  void on_piece(node_id from, blob_piece& p);
   void cut(const begin_cut& c);
   void cancel(const cancel_run& c);
   void begun(const epoch_begun& b);
@@ -140,11 +146,16 @@ class part_table {
     node_id from{};
     place_part place;
     std::int64_t since_ns = 0;
-    std::shared_ptr<plan> job_plan{};  // from the first attempt on
+    // From the first attempt on: the plan without its blobs, and when those are here, whole.
+    std::shared_ptr<unfinished_plan> unfinished{};
+    std::shared_ptr<plan> job_plan{};
     bool is_loading = false, is_loaded = false;
   };
   using kept_shards = std::map<std::string, std::shared_ptr<kept_shard>>;
 
+  enum class reading : std::uint8_t { done, wait, refused };
+  reading read_plan(waiting_place& w);
+  void ask(blob_pull& pull, job_id job);
   void try_to_place(waiting_place w);
   void refuse(node_id from, const place_part& p, const std::string& why);
   void load(waiting_place w, const plan& p, std::uint32_t own);
@@ -165,6 +176,7 @@ class part_table {
                                             std::uint32_t i, const std::vector<bool>& sparse);
   void give_handles(job_id job, part_entry& part,
                     const std::shared_ptr<const part_handles>& handles);
+  void tell_placed(job_id job, const part_entry& part);
   void stop(job_id job, part_entry& part, const std::string& reason);
   void end_actors(part_entry& part, const std::string& reason);
   void let_go(part_entry& part);
@@ -182,6 +194,8 @@ class part_table {
   caf::actor_system& system_;
   std::map<job_id, part_entry> parts_;
   std::map<job_id, kept_shards> kept_;
+  // Of jobs with a part, or one that waits.
+  std::map<job_id, blob_pull> blobs_;
   // Of halted jobs, so that the next epoch need not read them again.
   std::map<job_id, std::vector<std::shared_ptr<const idx_dataset>>> data_;
   std::vector<waiting_place> waiting_;

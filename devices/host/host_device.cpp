@@ -3,6 +3,7 @@
 #include "troupe/devices/host/host_kernels.hpp"
 
 #include <fmt/format.h>
+#include <xxhash.h>
 #if defined(__SSE2__)
 #include <xmmintrin.h>
 #endif
@@ -15,15 +16,28 @@ extern "C" void omp_set_num_threads(int threads) noexcept;
 
 namespace troupe {
 
+namespace {
+
+std::string key_of(const std::string& folder, bool test, std::int64_t classes) {
+  return fmt::format("{}:{}:{}", test ? "t10k" : "train", classes, folder);
+}
+
+std::uint64_t hash_of(const idx_dataset& d) {
+  return XXH3_64bits_withSeed(d.images.data(), d.images.size(),
+                              XXH3_64bits(d.labels.data(), d.labels.size()));
+}
+
+}  // namespace
+
 result<std::shared_ptr<const idx_dataset>> host_device::dataset(const std::string& folder,
                                                                 bool test, std::int64_t classes) {
-  const auto key = fmt::format("{}:{}:{}", test ? "t10k" : "train", classes, folder);
+  const auto key = key_of(folder, test, classes);
   const std::lock_guard lock(mutex_);
   if (const auto at = datasets_.find(key); at != datasets_.end())
-    if (auto held = at->second.lock()) return held;
-  std::erase_if(datasets_, [](const auto& entry) { return entry.second.expired(); });
+    if (auto held = at->second.data.lock()) return held;
+  std::erase_if(datasets_, [](const auto& entry) { return entry.second.data.expired(); });
   auto loaded = load_idx(folder, test, classes);
-  if (loaded) datasets_[key] = *loaded;
+  if (loaded) datasets_[key] = {*loaded, hash_of(**loaded)};
   return loaded;
 }
 
@@ -31,8 +45,16 @@ std::vector<std::shared_ptr<const idx_dataset>> host_device::datasets_in_use() {
   const std::lock_guard lock(mutex_);
   std::vector<std::shared_ptr<const idx_dataset>> out;
   for (const auto& [key, dataset] : datasets_)
-    if (auto held = dataset.lock()) out.push_back(std::move(held));
+    if (auto held = dataset.data.lock()) out.push_back(std::move(held));
   return out;
+}
+
+std::optional<std::uint64_t> host_device::dataset_hash(const std::string& folder, bool test,
+                                                       std::int64_t classes) {
+  const std::lock_guard lock(mutex_);
+  const auto at = datasets_.find(key_of(folder, test, classes));
+  if (at == datasets_.end() || at->second.data.expired()) return std::nullopt;
+  return at->second.hash;
 }
 
 void set_up_kernel_thread() noexcept {

@@ -14,8 +14,10 @@
 #include "troupe/devices/kernel.hpp"
 #include "troupe/schema/error.hpp"
 
+#include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -35,13 +37,21 @@ class host_device {
   // Those that somebody holds, for whoever wants them to stay a while longer.
   std::vector<std::shared_ptr<const idx_dataset>> datasets_in_use();
 
+  // Of the elements of one that somebody holds, XXH3-64: what nodes compare. nullopt: nobody does.
+  std::optional<std::uint64_t> dataset_hash(const std::string& folder, bool test,
+                                            std::int64_t classes = 10);
+
   // Threads that kernels share; alone, until somebody sets it up.
   tile_team& team() noexcept { return team_; }
 
  private:
   tile_team team_;
   std::mutex mutex_;
-  std::unordered_map<std::string, std::weak_ptr<const idx_dataset>> datasets_;
+  struct known_dataset {
+    std::weak_ptr<const idx_dataset> data;
+    std::uint64_t hash = 0;
+  };
+  std::unordered_map<std::string, known_dataset> datasets_;
 };
 
 // What every thread that runs kernels does first; those that call oneDNN do it themselves, too, at

@@ -2,6 +2,7 @@
 
 #include "troupe/runtime/checkpoint/checkpoint.hpp"
 #include "troupe/runtime/graph/op_library.hpp"
+#include "troupe/runtime/jobs/blob_pull.hpp"
 #include "troupe/runtime/text/byte_size.hpp"
 
 #include <fmt/format.h>
@@ -188,25 +189,51 @@ void job_coordinator::place() {
     if (a.kind == actor_kind::shard && !a.shard.follows) savers.insert(nodes_[a.task]);
   cuts_.begin_epoch(std::move(savers));
   const bool is_all_here = awaited_.size() == 1 && has_local_part_;
-  const auto bytes = is_all_here ? std::vector<std::byte>{} : encode(*plan_);
-  if (bytes.size() > message_bytes_max_)
-    return fail(at_node(
-        {},
-        fmt::format(
-            "its plan of {} actors takes {}, and at most {} can be sent to other nodes; train fewer ops in one job",
-            plan_->actors.size(), format_bytes(bytes.size()), format_bytes(message_bytes_max_))));
+  place_part placing{.job = setup_.id,
+                     .epoch = epoch_,
+                     .plan = {},
+                     .nodes = nodes_,
+                     .checkpoints = setup_.checkpoints.folder,
+                     .restore_from = restore_from_,
+                     .may_move = succession_.is_on(),
+                     .here = is_all_here ? plan_ : nullptr};
+  blobs_ = nullptr;
+  if (!is_all_here && !put_plan(placing)) return;
   succession_.touch();
   for (auto n : awaited_)
     if (!is_alive(n)) return trouble(at_node(n, "is not known here"));
-  for (auto n : awaited_)
-    send(n, place_part{.job = setup_.id,
-                       .epoch = epoch_,
-                       .plan = bytes,
-                       .nodes = nodes_,
-                       .checkpoints = setup_.checkpoints.folder,
-                       .restore_from = restore_from_,
-                       .may_move = succession_.is_on(),
-                       .here = is_all_here ? plan_ : nullptr});
+  for (auto n : awaited_) {
+    auto m = placing;
+    if (n == setup_.client) m.blobs_here = blobs_;
+    send(n, std::move(m));
+  }
+}
+
+// What is large goes by itself, where a node asks for it (on_want_blob).
+bool job_coordinator::put_plan(place_part& to) {
+  auto made = encode_apart(*plan_, known_blobs_);
+  if (made.bytes.size() > plan_bytes_max) {
+    fail(at_node({}, fmt::format("its plan of {} actors takes {}, and at most {} can be sent to "
+                                 "other nodes; train fewer ops in one job",
+                                 plan_->actors.size(), format_bytes(made.bytes.size()),
+                                 format_bytes(plan_bytes_max))));
+    return false;
+  }
+  if (made.bytes.size() <= message_bytes_max_) {
+    to.plan = std::move(made.bytes);
+  } else {
+    shared_bytes whole(std::move(made.bytes));
+    to.plan_id = id_of(whole.view());
+    made.blobs.emplace(to.plan_id, std::move(whole));
+  }
+  blobs_ = std::make_shared<const blob_map>(std::move(made.blobs));
+  return true;
+}
+
+void job_coordinator::on_want_blob(node_id from, const want_blob& w) {
+  send(from, piece_of(w, blobs_ != nullptr ? *blobs_ : blob_map{}));
+  // It is at it.
+  if (phase_ == job_phase::placing && awaited_.contains(from)) since_ = now_;
 }
 
 void job_coordinator::on_placed(node_id from, const part_placed& p) {
@@ -217,7 +244,22 @@ void job_coordinator::on_placed(node_id from, const part_placed& p) {
                                      (from != setup_.client && kept_by(from) < kept_by(p.unlinked));
     exclude(is_other_worth_more ? from : p.unlinked);
   }
-  if (!p.error.empty()) return trouble(at_node(from, "refused its part: " + p.error));
+  if (!p.error.empty()) {
+    leave_out(from);
+    return trouble(at_node(from, "refused its part: " + p.error));
+  }
+  for (const auto& d : p.data) {
+    const auto& known =
+        data_.try_emplace(d.what, known_data{d.hash, at_node(from, {}).node, epoch_}).first->second;
+    if (known.hash == d.hash) continue;
+    auto f = at_node(from, fmt::format("the {} has other contents than on {}: every node needs "
+                                       "the same files",
+                                       d.what, known.node));
+    // JC-16: which of them is right, nobody knows before it has begun.
+    if (known.epoch == epoch_) return fail(std::move(f));
+    leave_out(from);
+    return trouble(std::move(f));
+  }
   awaited_.erase(from);
   start_if_placed();
 }
@@ -459,6 +501,13 @@ void job_coordinator::on_rejoined(const member_info& self) {
   if (phase_ == job_phase::waiting || phase_ == job_phase::pausing || phase_ == job_phase::claiming)
     return note(f.text);
   trouble(std::move(f));
+}
+
+// JC-17
+void job_coordinator::leave_out(node_id n) {
+  const auto nodes = living_nodes();
+  if (std::any_of(nodes.begin(), nodes.end(), [n](const member_info& m) { return m.id != n; }))
+    exclude(n);
 }
 
 void job_coordinator::exclude(node_id n) {

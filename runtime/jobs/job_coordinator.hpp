@@ -12,6 +12,7 @@
 //   report                         phase                 what follows
 //   begin()                        -                     send place to everybody -> placing
 //   on_placed, on_local_part       placing               when all have: send start -> running
+//   on_want_blob                   any                   send a piece of what the plan names
 //   on_loss, on_saved              running               tell the program; write a manifest
 //   on_ended                       running               when all have: -> over
 //   on_lost, on_ended (failed)     placing, running      send halt to all that live -> halting
@@ -68,6 +69,9 @@
 // JC-13 A job without a program does not end while its last checkpoint is missing: that is made
 //       again, until it is there or a program comes. One that has diverged (CU-5) fails.
 // JC-14 Who hands the job over keeps it until it hears that the other one has an epoch of its own.
+// JC-16 Nodes that read the same data from files of their own read the same contents: where the
+//       first epoch finds others the job fails; who comes later with others is left out.
+// JC-17 Who refuses its part is left out for excluded_ns, where another node could take it.
 // JC-15 A job is suspended when a checkpoint is there of the step that it ends at, which has the
 //       loss of every step before it told, and of none behind it; else it has failed, or is done.
 //
@@ -83,6 +87,7 @@
 #include "troupe/runtime/jobs/recovery.hpp"
 #include "troupe/runtime/jobs/training_totals.hpp"
 #include "troupe/runtime/plan/plan.hpp"
+#include "troupe/runtime/plan/plan_blobs.hpp"
 #include "troupe/runtime/planted_bugs.hpp"
 #include "troupe/runtime/supervision/failure.hpp"
 #include "troupe/runtime/wire/control_message.hpp"
@@ -207,6 +212,7 @@ class job_coordinator {
   void on_leaving(node_id n);
   void on_noted(node_id from, const part_noted& n);
   void on_placed(node_id from, const part_placed& p);
+  void on_want_blob(node_id from, const want_blob& w);
   void on_local_part(std::uint32_t epoch);
   void on_ended(node_id from, const part_ended& p);
   void on_halted(node_id from, part_halted p);
@@ -276,6 +282,7 @@ class job_coordinator {
   }
 
   void place();
+  bool put_plan(place_part& to);  // false: the job has failed
   void start_if_placed();
   void finish_if_ended();
   void lose(node_id n, const std::string& reason, bool has_left, bool is_gone);
@@ -316,6 +323,7 @@ class job_coordinator {
   void spread_if_better();
   void commit(std::uint64_t step, float loss);
   void flush_losses(std::uint64_t below);
+  void leave_out(node_id n);
   void exclude(node_id n);
   std::pair<std::size_t, std::size_t> kept_by(node_id n) const;
   void write_manifests();
@@ -325,6 +333,13 @@ class job_coordinator {
   std::map<node_id, member_info> members_;
   // Alive for us, and dead for another participant, or mute; until when.
   std::map<node_id, std::int64_t> excluded_;
+  // What nodes read from files of their own; who was the first to say it, and in which epoch.
+  struct known_data {
+    std::uint64_t hash = 0;
+    std::string node;
+    std::uint32_t epoch = 0;
+  };
+  std::map<std::string, known_data> data_;
   std::size_t message_bytes_max_;
   std::int64_t now_ = 0;
   std::vector<job_step> actions_;
@@ -341,7 +356,10 @@ class job_coordinator {
   std::string restore_from_;       // folder of a checkpoint, within that of the job
   std::shared_ptr<const plan> plan_;
   std::vector<node_id> nodes_;  // by task
-  std::set<node_id> awaited_;   // who has not answered to place or halt
+  // Of the epoch's plan; null: it leaves this process nowhere.
+  std::shared_ptr<const blob_map> blobs_;
+  known_blobs known_blobs_;
+  std::set<node_id> awaited_;  // who has not answered to place or halt
   bool has_local_part_ = false, is_local_part_there_ = false;
   bool has_started_ = false;
   std::optional<participants> parties_;

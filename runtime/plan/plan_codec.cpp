@@ -3,12 +3,16 @@
 
 #include "troupe/runtime/plan/plan.hpp"
 
+#include "troupe/runtime/plan/plan_blobs.hpp"
 #include "troupe/runtime/plan/plan_parts.hpp"
 
 #include <fmt/format.h>
+#include <xxhash.h>
 
+#include <algorithm>
 #include <limits>
 #include <optional>
+#include <utility>
 
 namespace troupe {
 namespace {
@@ -21,7 +25,9 @@ using plan_parts::put;
 
 class encoder {
  public:
-  explicit encoder(const plan& p) : p_(p) {
+  // `known` and `blobs`: of bytes that travel apart; null: none do.
+  explicit encoder(const plan& p, known_blobs* known = nullptr, blob_map* blobs = nullptr)
+      : p_(p), known_(known), blobs_(blobs) {
     for (const auto& a : p.actors) {
       lines_.see(a.source.file);
       for (const auto& op : a.ops) lines_.see(op.source.file);
@@ -60,15 +66,47 @@ class encoder {
     fill(root.initLibraries(list_size(p_.libraries)), p_.libraries,
          [](auto to, const planned_library& l) { put(to, l); });
     lines_.put(root.initFiles(lines_.count()));
+    if (blobs_ != nullptr) put_apart(root);
     return plan_parts::to_bytes(message);
   }
 
  private:
+  bool is_apart(const attributes::entry& e) const {
+    const auto* bytes = std::get_if<shared_bytes>(&e.second);
+    return blobs_ != nullptr && bytes != nullptr && bytes->view().size() >= apart_bytes_min;
+  }
+  void put_apart(wire::Plan::Builder root) {
+    struct place {
+      std::uint32_t actor, op;
+      const attributes::entry* entry;
+    };
+    std::vector<place> places;
+    for (std::uint32_t a = 0; a < p_.actors.size(); ++a)
+      for (std::uint32_t o = 0; o < p_.actors[a].ops.size(); ++o)
+        for (const auto& e : p_.actors[a].ops[o].attrs.entries())
+          if (is_apart(e)) places.push_back({a, o, &e});
+    fill(root.initApart(list_size(places)), places, [this](auto to, const place& at) {
+      const auto& bytes = std::get<shared_bytes>(at.entry->second);
+      const auto id = known_->id(bytes);
+      blobs_->emplace(id, bytes);
+      to.setActor(at.actor);
+      to.setOp(at.op);
+      to.setAttribute(at.entry->first);
+      to.setLow(id.low);
+      to.setHigh(id.high);
+      to.setBytes(id.bytes);
+    });
+  }
   void put_op(wire::PlannedOp::Builder to, const planned_op& op) const {
     to.setType(op.type);
     to.setName(op.name);
     fill(to.initAttributes(list_size(op.attrs.entries())), op.attrs.entries(),
-         [](auto b, const auto& e) { put(b, e); });
+         [this](auto b, const auto& e) {
+           if (is_apart(e))
+             put(b, {e.first, shared_bytes()});
+           else
+             put(b, e);
+         });
     auto operands = to.initOperands(list_size(op.operands));
     for (unsigned i = 0; i < operands.size(); ++i) operands.set(i, op.operands[i]);
     lines_.put(to.initSource(), op.source.file, op.source.line);
@@ -181,6 +219,8 @@ class encoder {
   }
 
   const plan& p_;
+  known_blobs* known_;
+  blob_map* blobs_;
   plan_parts::line_writer lines_;
 };
 
@@ -190,10 +230,16 @@ constexpr auto no_edge = std::numeric_limits<std::uint32_t>::max();
 
 // Words that an element of each list takes in the message, at least.
 constexpr std::uint64_t task_words = 2, actor_words = 8, edge_words = 3, op_words = 5,
-                        buffer_words = 2, kernel_words = 4;
+                        buffer_words = 2, kernel_words = 4, apart_words = 5;
 using plan_parts::library_words, plan_parts::small_words;
 
 using bad_plan = plan_parts::misread;
+
+struct apart_place {
+  std::uint32_t actor = 0, op = 0;
+  std::string attribute;
+  blob_id id;
+};
 
 class decoder : private plan_parts::part_reader {
  public:
@@ -229,6 +275,28 @@ class decoder : private plan_parts::part_reader {
     limit("libraries", libraries.size(), libraries_max, library_words);
     for (const auto l : libraries) p.libraries.push_back(library(l));
     return p;
+  }
+  // Of `p`, which it has read.
+  std::vector<apart_place> apart(wire::Plan::Reader root, const plan& p) {
+    const auto list = root.getApart();
+    limit("attributes with bytes apart", list.size(), plan_edges_max, apart_words);
+    std::vector<apart_place> out;
+    for (const auto a : list) {
+      apart_place at{
+          a.getActor(), a.getOp(), text(a.getAttribute()), {a.getLow(), a.getHigh(), a.getBytes()}};
+      if (at.actor >= p.actors.size() || at.op >= p.actors[at.actor].ops.size())
+        throw bad_plan{"bytes are apart of an op that it does not have"};
+      const auto& entries = p.actors[at.actor].ops[at.op].attrs.entries();
+      const auto is_it = [&](const auto& e) {
+        return e.first == at.attribute && std::holds_alternative<shared_bytes>(e.second);
+      };
+      if (std::none_of(entries.begin(), entries.end(), is_it))
+        throw bad_plan{"bytes are apart of an attribute that it does not have"};
+      if (at.id.bytes < apart_bytes_min || at.id.bytes > blob_bytes_max)
+        throw bad_plan{fmt::format("{} bytes of an op are apart", at.id.bytes)};
+      out.push_back(std::move(at));
+    }
+    return out;
   }
 
  private:
@@ -411,25 +479,80 @@ class decoder : private plan_parts::part_reader {
   std::uint64_t inputs_left_ = 0;
 };
 
-result<plan> decode(std::span<const std::byte> bytes) {
-  std::optional<plan> p;
-  auto ok = plan_parts::read_message(bytes, plan_bytes_max, "a plan",
-                                     [&](capnp::MessageReader& m, std::uint64_t words) {
-                                       p = decoder(words).run(m.getRoot<wire::Plan>());
-                                     });
-  if (!ok) return std::move(ok.error());
-  return std::move(*p);
-}
-
 }  // namespace
 
 std::vector<std::byte> encode(const plan& p) { return encoder(p).run(); }
 
 result<plan> decode_plan(std::span<const std::byte> bytes) {
-  auto p = decode(bytes);
-  if (!p) return p;
-  if (auto ok = check(*p); !ok) return std::move(ok.error().while_doing("plan"));
-  return p;
+  auto p = decode_apart(bytes);
+  if (!p) return std::move(p.error());
+  if (!p->is_whole())
+    return error(error_code::usage, "not a plan: some of its bytes are not in it");
+  return p->finish();
+}
+
+// --- bytes apart ---------------------------------------------------------------------------------
+
+blob_id id_of(std::span<const std::byte> bytes) noexcept {
+  const auto h = XXH3_128bits(bytes.data(), bytes.size());
+  return {h.low64, h.high64, bytes.size()};
+}
+
+blob_id known_blobs::id(const shared_bytes& bytes) {
+  const auto view = bytes.view();
+  const auto at = ids_.find(view.data());
+  if (at != ids_.end()) return at->second.first;
+  return ids_.emplace(view.data(), std::pair(id_of(view), bytes)).first->second.first;
+}
+
+apart_plan encode_apart(const plan& p, known_blobs& known) {
+  apart_plan out;
+  out.bytes = encoder(p, &known, &out.blobs).run();
+  return out;
+}
+
+result<unfinished_plan> decode_apart(std::span<const std::byte> bytes) {
+  unfinished_plan out;
+  auto ok = plan_parts::read_message(
+      bytes, plan_bytes_max, "a plan", [&](capnp::MessageReader& m, std::uint64_t words) {
+        const auto root = m.getRoot<wire::Plan>();
+        decoder read(words);
+        out.plan_ = read.run(root);
+        std::uint64_t all = 0;
+        for (auto& at : read.apart(root, out.plan_)) {
+          if (out.blobs_.try_emplace(at.id).second) all += at.id.bytes;
+          if (all > blob_bytes_max)
+            throw bad_plan{
+                fmt::format("{} bytes are apart from it, at most {} may be", all, blob_bytes_max)};
+          out.places_.push_back({at.actor, at.op, std::move(at.attribute), at.id});
+        }
+      });
+  if (!ok) return std::move(ok.error());
+  return out;
+}
+
+void unfinished_plan::give(const blob_id& id, shared_bytes bytes) {
+  if (const auto at = blobs_.find(id); at != blobs_.end()) at->second = std::move(bytes);
+}
+
+bool unfinished_plan::is_whole() const noexcept {
+  return std::none_of(blobs_.begin(), blobs_.end(),
+                      [](const auto& b) { return b.second.view().empty(); });
+}
+
+std::uint64_t unfinished_plan::blob_bytes() const noexcept {
+  std::uint64_t all = 0;
+  for (const auto& [id, bytes] : blobs_) all += id.bytes;
+  return all;
+}
+
+result<plan> unfinished_plan::finish() {
+  expects(is_whole(), "every blob was given");
+  for (auto& p : places_)
+    plan_.actors[p.actor].ops[p.op].attrs.set(std::move(p.attribute), blobs_.at(p.id));
+  places_.clear();
+  if (auto ok = check(plan_); !ok) return std::move(ok.error().while_doing("plan"));
+  return std::move(plan_);
 }
 
 }  // namespace troupe

@@ -212,6 +212,29 @@ struct writer {
     p.setCheckpoints(m.checkpoints);
     p.setRestoreFrom(m.restore_from);
     p.setMayMove(m.may_move);
+    p.setPlanLow(m.plan_id.low);
+    p.setPlanHigh(m.plan_id.high);
+    p.setPlanSize(m.plan_id.bytes);
+  }
+  void operator()(const want_blob& m) {
+    auto w = to.initWantBlob();
+    w.setJob(raw(m.job));
+    put_id(w, m.id);
+    w.setOffset(m.offset);
+  }
+  void operator()(const blob_piece& m) {
+    auto p = to.initBlobPiece();
+    p.setJob(raw(m.job));
+    put_id(p, m.id);
+    p.setOffset(m.offset);
+    p.setBytes(data_of(m.bytes));
+    p.setError(m.error.c_str());
+  }
+  template <class Group>
+  static void put_id(Group& g, const blob_id& id) {
+    g.setLow(id.low);
+    g.setHigh(id.high);
+    g.setSize(id.bytes);
   }
   void operator()(const part_placed& m) {
     auto p = to.initPlaced();
@@ -219,6 +242,11 @@ struct writer {
     p.setEpoch(m.epoch);
     p.setError(m.error.c_str());
     p.setUnlinked(raw(m.unlinked));
+    auto data = p.initData(static_cast<unsigned>(m.data.size()));
+    for (unsigned i = 0; i < data.size(); ++i) {
+      data[i].setWhat(m.data[i].what);
+      data[i].setHash(m.data[i].hash);
+    }
   }
   void operator()(const start_part& m) { to.setStart(raw(m.job)); }
   void operator()(const stop_part& m) {
@@ -393,14 +421,31 @@ result<control_message> read_control(wire::Control::Reader from) {
                      {},
                      text_of(p.getCheckpoints()),
                      text_of(p.getRestoreFrom()),
-                     p.getMayMove()};
+                     p.getMayMove(),
+                     {p.getPlanLow(), p.getPlanHigh(), p.getPlanSize()}};
       for (auto n : p.getNodes()) out.nodes.push_back(node_id{n});
       return control_message(std::move(out));
     }
-    case wire::Control::PLACED:
-      return control_message(part_placed{
-          job_id{from.getPlaced().getJob()}, from.getPlaced().getEpoch(),
-          text_of(from.getPlaced().getError()), node_id{from.getPlaced().getUnlinked()}});
+    case wire::Control::WANT_BLOB: {
+      const auto w = from.getWantBlob();
+      return control_message(
+          want_blob{job_id{w.getJob()}, {w.getLow(), w.getHigh(), w.getSize()}, w.getOffset()});
+    }
+    case wire::Control::BLOB_PIECE: {
+      const auto p = from.getBlobPiece();
+      return control_message(blob_piece{job_id{p.getJob()},
+                                        {p.getLow(), p.getHigh(), p.getSize()},
+                                        p.getOffset(),
+                                        bytes_of(p.getBytes()),
+                                        text_of(p.getError())});
+    }
+    case wire::Control::PLACED: {
+      const auto p = from.getPlaced();
+      part_placed out{
+          job_id{p.getJob()}, p.getEpoch(), text_of(p.getError()), node_id{p.getUnlinked()}, {}};
+      for (const auto d : p.getData()) out.data.push_back({text_of(d.getWhat()), d.getHash()});
+      return control_message(std::move(out));
+    }
     case wire::Control::START: return control_message(start_part{job_id{from.getStart()}});
     case wire::Control::STOP:
       return control_message(
@@ -570,6 +615,8 @@ bool is_for_node(const control_message& m) {
     bool operator()(const job_refused&) const { return true; }
     bool operator()(const job_moved&) const { return true; }
     bool operator()(const work_word&) const { return true; }
+    bool operator()(const want_blob&) const { return true; }
+    bool operator()(const blob_piece&) const { return true; }
   } takes;
   return std::visit(takes, m);
 }

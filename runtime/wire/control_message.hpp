@@ -5,6 +5,7 @@
 // Decoding takes any bytes from a proven peer: limits are checked, enumerations and counts
 // validated, and what does not fit is an error that names the field. Encoding cannot fail.
 
+#include "troupe/runtime/plan/blob_id.hpp"
 #include "troupe/runtime/shards/kept_shard.hpp"
 #include "troupe/runtime/trace/trace.hpp"
 #include "troupe/runtime/wire/member_info.hpp"
@@ -50,15 +51,38 @@ struct place_part {
   std::string restore_from;
   // Where the coordinator dies another node goes on with the job, and the part waits for that.
   bool may_move = false;
+  // The plan where it is too large for a message: `plan` is empty. bytes == 0: it is not.
+  blob_id plan_id{};
   // To a part in the coordinator's own process, which the message does not leave: the plan as it
-  // is, and `plan` is empty.
+  // is, and `plan` is empty; or what the plan names.
   std::shared_ptr<const troupe::plan> here{};
+  std::shared_ptr<const blob_map> blobs_here{};
+};
+// To the coordinator: that blob of the plan, from `offset` on. Answer: blob_piece.
+struct want_blob {
+  job_id job{};
+  blob_id id{};
+  std::uint64_t offset = 0;
+};
+inline constexpr std::size_t blob_piece_bytes = std::size_t{512} << 10;  // but for the last one
+struct blob_piece {
+  job_id job{};
+  blob_id id{};
+  std::uint64_t offset = 0;
+  std::vector<std::byte> bytes{};
+  std::string error{};  // empty: none
+};
+struct data_hash {
+  std::string what;  // for people: "training data in /data/mnist"
+  std::uint64_t hash = 0;
 };
 struct part_placed {
   job_id job{};
   std::uint32_t epoch = 0;
   std::string error{};  // empty: placed
   node_id unlinked{};   // the node that no link leads to, where that is the error
+  // What its part reads from files that are on every node: the same everywhere.
+  std::vector<data_hash> data{};
 };
 // To everybody who takes part in an epoch that does not go on: end its actors, keep the variables.
 // Answer: part_halted.
@@ -218,7 +242,7 @@ using control_message =
                  stop_part, part_ended, query, answer, lost_peer, fenced, halt_part, part_halted,
                  begin_cut, part_saved, leaving_node, epoch_begun, trace_query, trace_page,
                  part_noted, cancel_run, keep_journal, journal_kept, give_job, ask_for_job,
-                 job_refused, job_moved, work_word>;
+                 job_refused, job_moved, work_word, want_blob, blob_piece>;
 
 // Whether the node takes it, which runs parts and jobs; the others are for the link, the
 // membership, or whoever asked. The order of the variant says nothing.

@@ -35,6 +35,25 @@ class bad_input(harness.cluster_test):
     def node_refuses(self, code, arguments, *parts):
         self.refuses(code, *parts, program="troupe-node", arguments=arguments)
 
+    def test_nodes_that_read_other_data(self):
+        """The second node reads files that were changed after the first one had read them."""
+        folder = self.make_data(300, 100)
+        self.start_nodes(1)
+        first = self.start_training("--data", folder, "--batch", 50, "--epochs", 100_000, "--name", "first")
+        self.until_step(first, "first", 1)
+        labels = os.path.join(folder, "train-labels-idx1-ubyte")
+        with open(labels, "rb") as f:
+            data = f.read()
+        with open(labels + ".new", "wb") as f:
+            f.write(data[:8] + bytes((label + 1) % 10 for label in data[8:]))
+        os.rename(labels + ".new", labels)
+        self.start_nodes(1)
+        second = self.start_training("--data", folder, "--batch", 50, "--workers", 2, "--epochs", 1, "--name", "second")
+        self.assertEqual(second.wait(), FAILED, second.tail())
+        self.assertRegex(second.err, f"the training data in {folder} has other contents than on .*: every node needs the same files")
+        self.assertTrue(first.is_running(), first.tail())
+        first.end()
+
     # Headers are looked at before a job starts (usage); what only reading shows, the reader on its node says (failed).
     # --- data files ---------------------------------------------------------------------------------------------------
 

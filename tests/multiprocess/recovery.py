@@ -54,6 +54,15 @@ class recovery(harness.cluster_test):
         for node in self.nodes:
             self.assertEqual(node.is_running(), node is not victim)
 
+    def test_a_node_without_memory_for_its_part_is_left_out(self):
+        """Whichever of the nodes it is: the others can take the work."""
+        self.start_nodes(1)
+        self.start_nodes(1, "--memory", "1MiB")
+        self.start_nodes(1)
+        training = self.begin(step=1)
+        self.assertIn("has 1.0 MiB for jobs", training.err)
+        self.finish(training)
+
     def test_killed_shards_come_back_from_a_checkpoint(self):
         self.start_nodes(3)
         training = self.begin("--checkpoint", self.path("checkpoints"), "--checkpoint-every", 10)

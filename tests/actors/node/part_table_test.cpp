@@ -2,6 +2,7 @@
 // the part is in.
 
 #include "tools/troupe-sim/sim_job.hpp"
+#include "troupe/runtime/jobs/blob_pull.hpp"
 #include "troupe/runtime/jobs/placement.hpp"
 #include "troupe/runtime/wire/control_message.hpp"
 
@@ -106,6 +107,39 @@ BOOST_FIXTURE_TEST_CASE(
   c.run_for(100 * ms);
   BOOST_TEST(placed.size() == 1U);
   BOOST_TEST(c.job_actors(node) == 0U);
+}
+
+// A plan that no message has room for, from a coordinator that gives it piece by piece.
+BOOST_FIXTURE_TEST_CASE(NO_14_a_node_asks_for_a_plan_that_it_does_not_have, coordinated) {
+  const shared_bytes whole(job_plan);
+  const auto id = id_of(whole.view());
+  std::vector<want_blob> wants;
+  c.network().set_filter([&](const outgoing_frame& f) {
+    if (f.kind != frame_kind::control || f.header.empty()) return true;
+    const auto m = decode_control(f.header);
+    if (!m) return true;
+    if (const auto* w = std::get_if<want_blob>(&*m)) wants.push_back(*w);
+    if (const auto* p = std::get_if<part_placed>(&*m)) placed.push_back(*p);
+    return true;
+  });
+  place_part by_id{job, 1, {}, nodes, {}, {}};
+  by_id.plan_id = id;
+  tell(by_id);
+  BOOST_TEST_REQUIRE(waits_for([&] { return !wants.empty(); }));
+  c.run_for(1000 * ms);
+  BOOST_TEST(placed.empty());
+  BOOST_TEST(wants.size() == 1U);
+  tell(piece_of(wants.front(), {{id, whole}}));
+  BOOST_TEST(is_placed(1));
+  // One that the coordinator does not have.
+  by_id.epoch = 2;
+  by_id.plan_id = {1, 2, 1000};
+  tell(by_id);
+  BOOST_TEST_REQUIRE(waits_for([&] { return wants.size() == 2; }));
+  tell(piece_of(wants.back(), {{id, whole}}));
+  BOOST_TEST(waits_for([&] { return placed.size() == 2; }));
+  BOOST_TEST(placed.back().epoch == 2U);
+  BOOST_TEST(placed.back().error.find("no such constants") != std::string::npos);
 }
 
 // Its coordinator, a program that ends with its job, may be gone before the actors have ended: the

@@ -1,6 +1,7 @@
 // Training on tensors that the program has.
 
 #include "tests/support/events.hpp"
+#include "tests/support/two_nodes.hpp"
 #include "troupe/actors/session/session.hpp"
 #include "troupe/devices/files/idx_sampler.hpp"
 #include "troupe/devices/files/safetensors.hpp"
@@ -19,7 +20,7 @@ namespace {
 constexpr std::int64_t samples = 50;
 
 // y = 2 a - b + 1.
-std::pair<tensor, tensor> line() {
+std::pair<tensor, tensor> line(std::int64_t samples) {
   auto x = tensor::make({dtype::f32, {samples, 2}}), y = tensor::make({dtype::f32, {samples, 1}});
   for (std::int64_t i = 0; i < samples; ++i) {
     const auto a = static_cast<float>(std::sin(static_cast<double>(i))),
@@ -35,15 +36,13 @@ struct outcome {
   std::string hash;
 };
 
-outcome train(const training_options& o, std::uint32_t threads) {
-  auto s = session::open({.threads = threads});
-  BOOST_REQUIRE(s);
-  const auto [x, y] = line();
-  graph g((*s)->ops());
+outcome train_in(session& s, const training_options& o, std::int64_t samples) {
+  const auto [x, y] = line(samples);
+  graph g(s.ops());
   const auto batch = index_batch(g, samples, {.batch = 8, .seed = 3, .parts = o.workers});
   const auto guess = dense(gather(constant(g, x), batch.ids, 0), 1, "line");
   const auto loss = reduce_sum(square(guess - gather(constant(g, y), batch.ids, 0))) * batch.scale;
-  auto run = (*s)->train(g, loss, o);
+  auto run = s.train(g, loss, o);
   BOOST_REQUIRE_MESSAGE(run, (run ? "" : run.error().text()));
   outcome out;
   while (auto e = test::next_event(**run)) {
@@ -55,6 +54,12 @@ outcome train(const training_options& o, std::uint32_t threads) {
     out.hash = weights_hash(tensors);
   }
   return out;
+}
+
+outcome train(const training_options& o, std::uint32_t threads, std::int64_t samples = ::samples) {
+  auto s = session::open({.threads = threads});
+  BOOST_REQUIRE(s);
+  return train_in(**s, o, samples);
 }
 
 }  // namespace
@@ -70,6 +75,16 @@ BOOST_AUTO_TEST_CASE(a_program_trains_on_tensors_that_it_has) {
       train({.workers = 2, .optimizer = adam({.learning_rate = 0.05}), .steps = 400}, 2);
   BOOST_TEST(two.losses.size() == 400U);
   BOOST_TEST(two.losses.back() < 1e-3F * two.losses.front());
+}
+
+// 24 MB, of each worker: more than a message has room for.
+BOOST_AUTO_TEST_CASE(NO_14_nodes_train_on_large_tensors_that_the_program_has) {
+  constexpr std::int64_t many = 2'000'000;
+  const training_options o{.workers = 2, .optimizer = adam({.learning_rate = 0.05}), .steps = 20};
+  test::own_nodes nodes("own-data", {{.job = "worker"}, {.job = "worker"}});
+  const auto far = train_in(nodes.client(), o, many);
+  BOOST_TEST(far.losses.size() == 20U);
+  BOOST_TEST(far.hash == train(o, 2, many).hash);
 }
 
 BOOST_AUTO_TEST_CASE(steps_take_the_samples_of_their_schedule) {

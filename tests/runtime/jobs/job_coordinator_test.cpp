@@ -59,7 +59,8 @@ struct world {
   world(failure_policy policy, update_kind update = update_kind::sync, std::string folder = "",
         std::vector<node_id> replicas = {}, const std::string& library = "",
         const std::string& device = "", bool outlives = false,
-        std::shared_ptr<const kept_journal> after = nullptr, bool may_finish = false) {
+        std::shared_ptr<const kept_journal> after = nullptr, bool may_finish = false,
+        std::size_t message_bytes_max = 1 << 20) {
     job_setup setup;
     if (outlives) setup.recipe = std::make_shared<const std::vector<std::byte>>(8);
     setup.after = std::move(after);
@@ -79,7 +80,7 @@ struct world {
       if (!library.empty()) m.libraries = {{library, "1.0", 5}};
     for (auto& m : members)
       if (!device.empty() && m.id != n3 && m.id != client) m.devices = {{"chip", 0, 1}};
-    job.emplace(std::move(setup), members, 1 << 20);
+    job.emplace(std::move(setup), members, message_bytes_max);
     job->begin(0);
     take();
   }
@@ -153,6 +154,91 @@ std::vector<kept_report> both(std::vector<std::uint64_t> versions) {
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(job_coordinator)
+
+BOOST_AUTO_TEST_CASE(a_plan_without_room_in_a_message_is_given_piece_by_piece) {
+  world w(failure_policy::stop, update_kind::sync, "", {}, "", "", false, nullptr, false, 100);
+  BOOST_TEST(w.sent_to<place_part>().size() == 4U);
+  const auto* placing = w.last_place();
+  BOOST_TEST(placing->plan.empty());
+  const auto id = placing->plan_id;
+  BOOST_TEST(id.bytes > 100U);
+  BOOST_TEST_REQUIRE(id.bytes <= blob_piece_bytes);
+  // Here alone they need not be asked for.
+  for (const auto& m : w.sent)
+    if (const auto* p = std::get_if<place_part>(&m.body))
+      BOOST_TEST((p->blobs_here != nullptr) == (m.to == client));
+  // Who asks is at it, and not mute.
+  for (const auto n : {n2, n3, client}) w.job->on_placed(n, {job_id{7}, 1, "", {}});
+  for (int i = 1; i <= 4; ++i) {
+    w.job->tick(i * (troupe::job_coordinator::answer_max_ns - 1));
+    w.job->on_want_blob(n1, {job_id{7}, id, 0});
+    w.take();
+    BOOST_TEST((w.job->phase() == job_phase::placing));
+  }
+  BOOST_TEST((w.sent_to<blob_piece>() == std::vector<node_id>(4, n1)));
+  const auto& piece = std::get<blob_piece>(w.sent.back().body);
+  BOOST_TEST(piece.error == "");
+  const auto read = decode_plan(piece.bytes);
+  BOOST_TEST_REQUIRE(bool(read));
+  BOOST_TEST((*read == w.job->current_plan()));
+  w.job->on_want_blob(n1, {job_id{7}, {1, 2, 3}, 0});
+  w.take();
+  BOOST_TEST(std::get<blob_piece>(w.sent.back().body).error != "");
+}
+
+BOOST_AUTO_TEST_CASE(JC_16_nodes_with_other_data_are_told_and_no_training_begins_with_them) {
+  const auto placed = [](std::uint32_t epoch, std::uint64_t hash) {
+    return part_placed{job_id{7}, epoch, "", {}, {{"training data in /d", hash}}};
+  };
+  {
+    world w(failure_policy::resume);
+    w.job->on_placed(n1, placed(1, 5));
+    w.job->on_placed(n2, placed(1, 6));
+    w.take();
+    BOOST_TEST((w.job->phase() == job_phase::over));
+    const auto text = w.last(job_event_kind::failed);
+    BOOST_TEST(
+        text.find("the training data in /d has other contents than on n1") != std::string::npos,
+        text);
+    BOOST_TEST(text.find("n2") != std::string::npos);
+  }
+  // One that comes later is left out.
+  world w(failure_policy::resume);
+  for (const auto n : {n1, n2, n3, client}) w.job->on_placed(n, placed(1, 5));
+  w.job->on_local_part(1);
+  w.take();
+  BOOST_TEST_REQUIRE((w.job->phase() == job_phase::running));
+  w.job->on_lost(n1, "died", false);
+  w.take();
+  for (const auto n : {n2, n3, client}) w.halted(n);
+  w.job->tick(10 * s);
+  w.take();
+  const auto epoch = w.job->epoch();
+  BOOST_TEST_REQUIRE((w.job->phase() == job_phase::placing));
+  w.job->on_placed(n2, placed(epoch, 6));
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::halting));
+  BOOST_TEST(w.last(job_event_kind::recovering).find("other contents than on") !=
+             std::string::npos);
+  for (const auto n : {n2, n3, client}) w.halted(n);
+  w.job->tick(20 * s);
+  w.take();
+  BOOST_TEST_REQUIRE((w.job->phase() == job_phase::placing));
+  BOOST_TEST(std::count(w.job->nodes().begin(), w.job->nodes().end(), n2) == 0);
+}
+
+BOOST_AUTO_TEST_CASE(JC_17_who_refuses_its_part_is_left_out_where_another_can_take_it) {
+  world w(failure_policy::resume);
+  w.job->on_placed(n1, {job_id{7}, 1, "n1 has 1.0 MiB for jobs", {}, {}});
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::halting));
+  for (const auto n : {n1, n2, n3, client}) w.halted(n);
+  w.job->tick(1 * s);
+  w.take();
+  BOOST_TEST_REQUIRE((w.job->phase() == job_phase::placing));
+  BOOST_TEST(std::count(w.job->nodes().begin(), w.job->nodes().end(), n1) == 0);
+  w.all_placed({n2, n3, client});
+}
 
 BOOST_AUTO_TEST_CASE(everybody_is_placed_then_started) {
   world w(failure_policy::stop);

@@ -81,7 +81,7 @@ std::vector<control_message> samples() {
                      {node_id{7}, node_id{8}},
                      "/checkpoints",
                      "step-1"},
-          part_placed{job_id{1}, 3, "no"},
+          part_placed{job_id{1}, 3, "no", node_id{4}, {{"training data in /d", 5}}},
           start_part{job_id{1}},
           stop_part{job_id{1}, "done"},
           part_ended{job_id{1}, 2, "why", "actor", 9, {{1, {2}, {3}, {4}, {5}}}, 5},
@@ -92,6 +92,8 @@ std::vector<control_message> samples() {
           part_halted{job_id{1}, 2, {{"w", {4, 5}, {5, 5}}}, {{1, {2}, {3}, {4}, {5}}}, 6},
           begin_cut{job_id{1}, 2, 3},
           work_word{job_id{1}, {std::byte{1}, std::byte{2}}},
+          want_blob{job_id{1}, {2, 3, 4}, 5},
+          blob_piece{job_id{1}, {2, 3, 4}, 5, std::vector<std::byte>(100), "none"},
           cancel_run{job_id{1}, 2, 3},
           fenced{"why", 2, 3, 4, node_id{5}},
           epoch_begun{job_id{1}, 2},
@@ -120,6 +122,25 @@ BOOST_AUTO_TEST_CASE(messages_come_back_as_they_were) {
              boost::test_tools::per_element());
   BOOST_TEST(part.shards[0].duplicates == (std::vector<std::uint64_t>{2, 3}),
              boost::test_tools::per_element());
+  const auto want = round_trip(want_blob{job_id{1}, {2, 3, 4}, 5});
+  BOOST_TEST((want.job == job_id{1}));
+  BOOST_TEST((want.id == blob_id{2, 3, 4}));
+  BOOST_TEST(want.offset == 5U);
+  const auto piece = round_trip(
+      blob_piece{job_id{1}, {2, 3, 4}, 5, {std::byte{7}, std::byte{8}}, "there is none"});
+  BOOST_TEST((piece.job == job_id{1}));
+  BOOST_TEST((piece.id == blob_id{2, 3, 4}));
+  BOOST_TEST(piece.offset == 5U);
+  BOOST_TEST((piece.bytes == std::vector{std::byte{7}, std::byte{8}}));
+  BOOST_TEST(piece.error == "there is none");
+  const auto placed =
+      round_trip(part_placed{job_id{1}, 3, "no", node_id{4}, {{"training data in /d", 5}}});
+  BOOST_TEST_REQUIRE(placed.data.size() == 1U);
+  BOOST_TEST(placed.data[0].what == "training data in /d");
+  BOOST_TEST(placed.data[0].hash == 5U);
+  auto by_id = place_part{job_id{5}, 2, {}, {}, {}, {}};
+  by_id.plan_id = {2, 3, 4};
+  BOOST_TEST((round_trip(by_id).plan_id == blob_id{2, 3, 4}));
   const auto place = round_trip(place_part{job_id{5},
                                            2,
                                            {std::byte{1}, std::byte{2}, std::byte{3}},
