@@ -36,7 +36,7 @@ flow_run::flow_run(std::shared_ptr<const flow_graph> graph, std::uint32_t thread
   config_.streams = threads + sleeping_stages(*graph_);
   config_.io = &events_;
   system_ = std::make_unique<caf::actor_system>(config_);
-  owner_.emplace(*system_);
+  owner_.emplace(*system_);  // which also forgets the logger that the system has set
 }
 
 flow_run::~flow_run() { end(); }
@@ -59,7 +59,7 @@ void flow_run::start(std::shared_ptr<flow_group> whole, std::shared_ptr<topology
   setup.places = std::move(groups.group_of);
   setup.moves = fuse_;
   setup.clock = clock_ = spawn_flow_clock(*system_, scheduler.io(), loop_, flow_clock_ns);
-  setup.program = caf::actor(*owner_);
+  setup.program = owner_->handle();
   setup.now_ns = flow_clock_ns;
   setup.view = std::move(view);
   setup.wishes = std::move(wishes);
@@ -68,6 +68,7 @@ void flow_run::start(std::shared_ptr<flow_group> whole, std::shared_ptr<topology
   setup.far = std::move(far);
   setup.checkpoints = std::move(checkpoints);
   director_ = spawn_director(*system_, scheduler.service(), std::move(setup));
+  forget_logger();
 }
 
 void flow_run::stop(stop_topology how) {

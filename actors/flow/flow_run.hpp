@@ -5,12 +5,12 @@
 // Threading: one owner, whose thread makes and ends it; end() waits for the call that is under way.
 // Ownership: it owns its actor system. Handles that others have of it they give up before it ends.
 
+#include "troupe/actors/base/mailbox.hpp"
 #include "troupe/actors/base/scheduler.hpp"
 #include "troupe/actors/flow/director.hpp"
 #include "troupe/actors/net/io_loop.hpp"
 
 #include <caf/actor_system.hpp>
-#include <caf/scoped_actor.hpp>
 
 #include <cstdint>
 #include <memory>
@@ -35,7 +35,7 @@ class flow_run {
   flow_run(const flow_run&) = delete;
   flow_run& operator=(const flow_run&) = delete;
 
-  caf::scoped_actor& owner() noexcept { return *owner_; }
+  mailbox& owner() noexcept { return *owner_; }
   void start(std::shared_ptr<flow_group> whole, std::shared_ptr<topology_view> view,
              std::shared_ptr<topology_wishes> wishes = {}, caf::actor gate = {},
              std::vector<std::optional<far_route>> far = {},
@@ -62,7 +62,7 @@ class flow_run {
   loop_source events_{loop_};
   scheduler_config config_;
   std::unique_ptr<caf::actor_system> system_;
-  std::optional<caf::scoped_actor> owner_;
+  std::optional<mailbox> owner_;
   caf::actor clock_, director_;
 };
 

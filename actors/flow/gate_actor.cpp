@@ -535,7 +535,7 @@ struct node_gate_state {
     try {
       flow_run run(graph, threads, fuses);
       run.start(std::move(whole), std::move(view), {}, gate, std::move(far));
-      tell(nullptr, gate, part_up{caf::actor(run.owner())});
+      tell(nullptr, gate, part_up{run.owner().handle()});
       for (bool is_over = false; !is_over;)
         run.owner()->receive([&](topology_ended& m) { tell(nullptr, gate, std::move(m)); },
                              [&](flow_end) { is_over = true; },

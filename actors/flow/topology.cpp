@@ -1,5 +1,7 @@
 #include "troupe/actors/flow/topology.hpp"
 
+#include "troupe/actors/base/deadline.hpp"
+#include "troupe/actors/base/mailbox.hpp"
 #include "troupe/actors/base/scheduler.hpp"
 #include "troupe/actors/base/tell.hpp"
 #include "troupe/actors/flow/flow_run.hpp"
@@ -14,7 +16,6 @@
 #include "troupe/runtime/flow/topology_parts.hpp"
 #include "troupe/runtime/text/duration.hpp"
 
-#include <caf/scoped_actor.hpp>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -228,10 +229,8 @@ class topology::far_parts {
   result<void> place() {
     std::vector<member_info> nodes;
     std::vector<std::uint32_t> process_of;
-    caf::scoped_actor waits(process_.system());
-    const auto until =
-        flow_clock_ns() +
-        std::chrono::duration_cast<std::chrono::nanoseconds>(t_.options_.cluster.timeout).count();
+    const mailbox waits(process_.system());
+    const deadline until(t_.options_.cluster.timeout);
     while (true) {
       nodes = member_.nodes();
       std::vector<place_node> places;
@@ -244,7 +243,7 @@ class topology::far_parts {
       t_.take_signals();
       if (t_.wishes_->stop.load() != 0)
         return error(error_code::failed, "stopped while it waited for nodes");
-      if (placed.error().code() != error_code::unreachable || flow_clock_ns() > until)
+      if (placed.error().code() != error_code::unreachable || until.is_over())
         return std::move(placed.error());
       waits->receive(caf::after(std::chrono::milliseconds(20)) >> [] {});
     }
@@ -278,6 +277,7 @@ class topology::far_parts {
     auto& scheduler = static_cast<pinned_scheduler&>(process_.system().scheduler());
     gate_ = spawn_program_gate(process_.system(), scheduler.service(),
                                {process_.node(), job_id{id}, what_, std::move(view), program});
+    forget_logger();
   }
   const caf::actor& gate() const { return gate_; }
   void start() { tell(nullptr, gate_, start_parts{}); }
@@ -360,7 +360,8 @@ result<flow_totals> topology::run_to_end(const std::function<void(const topology
     std::optional<director_checkpoints> checkpoints;
     if (r.kept_at)
       checkpoints = director_checkpoints{
-          options_.checkpoint.every_ns, [&place = *r.kept_at](topology_checkpoint c) {
+          nanoseconds_of(std::chrono::nanoseconds(options_.checkpoint.every_ns)).ns,
+          [&place = *r.kept_at](topology_checkpoint c) {
             c.saved_unix = std::chrono::duration_cast<std::chrono::seconds>(
                                std::chrono::system_clock::now().time_since_epoch())
                                .count();
@@ -393,7 +394,7 @@ result<flow_totals> topology::run_to_end(const std::function<void(const topology
              list_work{std::shared_ptr<const listed_work>(r.listing)});
     };
     if (far != nullptr)
-      far->begin(id, r.view, caf::actor(self));
+      far->begin(id, r.view, self.handle());
     else
       begin({});
     std::uint32_t told = 0;

@@ -36,7 +36,7 @@ handshake_options guest_options(const std::string& cluster, const std::string& t
 void guest_connection::connect(const address& at, std::int64_t timeout_ns) {
   status_ = status::connecting;
   to_ = at;
-  end_ns_ = net_.now_ns() + timeout_ns;
+  end_ns_ = net_.now_ns() + bounded_wait_ns(timeout_ns);
   dials_left_ = dials_max;
   broke_.reset();
   received_ = 0;

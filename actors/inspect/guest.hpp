@@ -17,6 +17,8 @@
 #include "troupe/actors/net/tcp_transport.hpp"
 #include "troupe/runtime/wire/handshake.hpp"
 
+#include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -27,6 +29,11 @@ namespace troupe {
 
 // What `options.self` is of a tool, and how it proves itself.
 handshake_options guest_options(const std::string& cluster, const std::string& token);
+
+// Nobody waits longer than twenty days, which poll() can count in milliseconds.
+inline std::int64_t bounded_wait_ns(std::int64_t timeout_ns) noexcept {
+  return std::clamp<std::int64_t>(timeout_ns, 0, std::int64_t{20} * 24 * 3600 * 1'000'000'000);
+}
 
 class guest_connection final : private channel_handler {
  public:

@@ -90,7 +90,9 @@ class question {
 class asker {
  public:
   explicit asker(const ask_options& options)
-      : options_(options), net_(loop_), end_ns_(loop_.now_ns() + options.timeout_ns) {}
+      : options_(options),
+        net_(loop_),
+        end_ns_(loop_.now_ns() + bounded_wait_ns(options.timeout_ns)) {}
 
   result<cluster_snapshot> run() {
     auto found = local_discovery::open(options_.cluster, options_.token_file, loop_);

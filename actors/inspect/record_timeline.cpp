@@ -41,7 +41,7 @@ class recorder {
     if (!here) return here.error();
     const auto shake = guest_options(options_.ask.cluster, (*here)->token());
     for (const auto& n : snapshot->nodes) greet(n, shake);
-    const auto end = loop_.now_ns() + options_.ask.timeout_ns;
+    const auto end = loop_.now_ns() + bounded_wait_ns(options_.ask.timeout_ns);
     while (loop_.now_ns() < end && has(state::connecting)) poll(end);
     for (auto& p : peers_)
       if (p->is == state::connecting) give_up(*p, no_answer());

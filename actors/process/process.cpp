@@ -1,6 +1,8 @@
 #include "troupe/actors/process/process.hpp"
 
+#include "troupe/actors/base/deadline.hpp"
 #include "troupe/actors/base/failing.hpp"
+#include "troupe/actors/base/mailbox.hpp"
 #include "troupe/actors/base/scheduler.hpp"
 #include "troupe/actors/base/tell.hpp"
 #include "troupe/actors/cluster/local_discovery.hpp"
@@ -19,13 +21,14 @@
 #include "troupe/runtime/text/address.hpp"
 
 #include <caf/actor_system.hpp>
-#include <caf/scoped_actor.hpp>
 #include <fmt/format.h>
+#include <openssl/crypto.h>
 #include <openssl/rand.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <fstream>
 #include <new>
@@ -160,12 +163,16 @@ struct process::parts {
   caf::actor node, member_actor, archive, supervisor;
   std::vector<std::shared_ptr<device_streams>> devices;
   std::uint32_t streams = 1;
-  bool has_left = false;
+  std::atomic<bool> has_ended = false;
+  pid_t pid = ::getpid();
 };
 
 process::process(std::unique_ptr<parts> p) : parts_(std::move(p)) {}
 
 result<std::unique_ptr<process>> process::start(const process_options& options) {
+  // A session in a static object ends after what is registered while it lives, as OpenSSL's own end
+  // would be; links that are made meanwhile need it.
+  OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
   try {
     return begin(options);
   } catch (const std::system_error& e) {  // descriptors, threads
@@ -314,10 +321,16 @@ result<std::unique_ptr<process>> process::begin(const process_options& options) 
   tell(nullptr, p->supervisor, watch{"node", node_policy, p->node});
   tell(nullptr, p->supervisor, watch{"member", member_policy, p->member_actor});
   tell(nullptr, p->node, set_member{p->member_actor});
+  forget_logger();
   return std::unique_ptr<process>(new process(std::move(p)));
 }
 
-process::~process() { leave("the process ends"); }
+process::~process() {
+  if (is_forked())
+    static_cast<void>(parts_.release());  // PZ-1
+  else
+    leave("the process ends");
+}
 
 caf::actor_system& process::system() { return *parts_->system; }
 const caf::actor& process::node() const { return parts_->node; }
@@ -330,24 +343,40 @@ disk& process::files() const { return *parts_->files; }
 std::uint32_t process::streams() const { return parts_->streams; }
 
 bool process::drain(std::chrono::milliseconds timeout, const std::function<bool()>& is_cancelled) {
-  caf::scoped_actor self{*parts_->system};
-  tell(nullptr, parts_->node, drain_node{caf::actor_cast<caf::actor>(self)});
-  const auto end = std::chrono::steady_clock::now() + timeout;
+  const mailbox self(*parts_->system);
+  tell(nullptr, parts_->node, drain_node{self.handle()});
+  const deadline end(timeout);
   bool is_drained = false;
-  while (!is_drained && std::chrono::steady_clock::now() < end && !is_cancelled())
+  while (!is_drained && !end.is_over() && !is_cancelled())
     self->receive([&](node_drained) { is_drained = true; },
                   caf::after(std::chrono::milliseconds(50)) >> [] {});
   return is_drained;
 }
 
-void process::leave(const std::string& reason) {
+bool process::is_forked() const { return ::getpid() != parts_->pid; }
+
+result<void> process::check_is_there() const {
+  if (is_forked())
+    return error(error_code::failed,
+                 fmt::format("process {} was forked from process {}, which opened the session, and "
+                             "has none of its threads: open another session here, or fork before "
+                             "one is opened",
+                             ::getpid(), parts_->pid));
+  if (parts_->has_ended.load())
+    return error(error_code::failed,
+                 "the session has ended, and all that it gave out with it: keep the session until "
+                 "that is done");
+  return {};
+}
+
+void process::end(const std::string& reason) {
   auto& p = *parts_;
-  if (std::exchange(p.has_left, true)) return;
+  if (is_forked() || p.has_ended.exchange(true)) return;
   {
-    caf::scoped_actor self{*p.system};
-    tell(nullptr, p.node, end_node{reason, caf::actor_cast<caf::actor>(self)});
+    const mailbox self(*p.system);
+    tell(nullptr, p.node, end_node{reason, self.handle()});
     self->receive([](node_ended) {});
-    tell(nullptr, p.member_actor, leave_cluster{reason, caf::actor_cast<caf::actor>(self)});
+    tell(nullptr, p.member_actor, leave_cluster{reason, self.handle()});
     self->receive([](left_cluster) {});
   }
   tell(nullptr, p.supervisor, end_actor{});
@@ -355,6 +384,12 @@ void process::leave(const std::string& reason) {
   // those of streams take back and let go until their end.
   for (const auto& d : p.devices) d->synchronize();
   for (const auto& d : p.devices) d->end_actors();
+}
+
+void process::leave(const std::string& reason) {
+  auto& p = *parts_;
+  if (is_forked() || p.system == nullptr) return;
+  end(reason);
   p.node = nullptr;
   p.member_actor = nullptr;
   p.archive = nullptr;

@@ -3,9 +3,13 @@
 // troupe-node is one of these, and so is every program that runs jobs, alone or as a client of a
 // cluster.
 //
-// Threads: `streams` host streams, one service worker, one for the disk, one I/O worker. start()
-// and leave() from the program's thread.
+// PZ-1  In a child of fork(), which has none of the threads, it does nothing any more: it ends
+//       without a word, and leaves its memory as it is.
+//
+// Threads: `streams` host streams, one service worker, one for the disk, one I/O worker. start(),
+// end() and leave() from the program's thread.
 // Ownership: everything of the process lives here; two of them live side by side in one program.
+// Mailboxes of programs may outlive end(), and keep it by shared_from_this(); not leave().
 
 #include "troupe/actors/net/peer_memory.hpp"
 #include "troupe/actors/node/node_actor.hpp"
@@ -71,7 +75,7 @@ struct process_options {
   std::function<void(const error&)> on_denied;
 };
 
-class process {
+class process : public std::enable_shared_from_this<process> {
  public:
   // Errors: usage (bad address, port in use, token file, a library of ops), not_found (such a
   // file), denied (a token is required beyond loopback).
@@ -91,8 +95,16 @@ class process {
   // Lets jobs move their work to other nodes, for at most that long. False: some of it is still
   // here.
   bool drain(std::chrono::milliseconds timeout, const std::function<bool()>& is_cancelled);
-  // Ends jobs and parts, says goodbye to the cluster, ends all actors and threads.
+  // Ends jobs and parts, whose programs are told, and says goodbye to the cluster. Threads stay,
+  // and mailboxes of programs: what they send to the node reaches nobody.
+  void end(const std::string& reason);
+  // The same, and ends all actors and threads.
   void leave(const std::string& reason);
+  // Whether the node is there to be asked for something. Errors: failed: it has ended, or this is a
+  // child of fork(). From any thread.
+  result<void> check_is_there() const;
+  // This is a child of fork() of the process that start() was called in. From any thread.
+  bool is_forked() const;
 
  private:
   struct parts;

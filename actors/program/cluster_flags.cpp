@@ -5,6 +5,11 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include <charconv>
+#include <cstdint>
+#include <limits>
+#include <system_error>
+
 namespace troupe {
 
 void cluster_flags::add_cluster_flags(CLI::App& app, const std::string& does) {
@@ -23,7 +28,32 @@ void cluster_flags::add_cluster_flags(CLI::App& app, const std::string& does) {
       ->capture_default_str();
 }
 
+namespace {
+
+// Of flags without a sign CLI11 takes -1, and all that is too large, as the largest number.
+result<void> check_whole_numbers(const CLI::App& app) {
+  for (const auto* flag : app.get_options()) {
+    if (!flag->get_type_name().starts_with("UINT")) continue;
+    for (const auto& text : flag->results()) {
+      std::uint64_t number = 0;
+      const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), number);
+      if (text.starts_with('-'))
+        return error(error_code::usage,
+                     fmt::format("{}: {} cannot be negative", flag->get_name(), text));
+      if (ec == std::errc::result_out_of_range)
+        return error(
+            error_code::usage,
+            fmt::format("{}: {} is above the largest number, which is {}", flag->get_name(), text,
+                        std::numeric_limits<std::uint64_t>::max()));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
 result<void> cluster_flags::read_cluster_flags(const CLI::App& app) {
+  if (auto ok = check_whole_numbers(app); !ok) return ok;
   if (app.count("--cluster") > 0 && cluster.empty())
     return error(error_code::usage, "--cluster: the name of the cluster is empty");
   if (cluster.empty() && (!join.empty() || !token_file.empty())) cluster = "default";

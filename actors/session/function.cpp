@@ -42,7 +42,7 @@ std::vector<value> function::operator()(std::span<const value> operands,
           error(error_code::usage, fmt::format("function '{}' takes {} operands, not {}",
                                                options_.name, operands_, operands.size()))
               .at(where));
-  return {};
+  return std::vector<value>(1);  // of as many as it would return one is taken for sure
 }
 
 result<function::compiled> function::trace(std::span<const tensor> operands,

@@ -43,6 +43,7 @@
 
 #include <caf/event_based_actor.hpp>
 #include <caf/stateful_actor.hpp>
+#include <caf/system_messages.hpp>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -162,6 +163,11 @@ struct set_client {
         has_loops = true;
       ended = std::max(ended, actors[i].start);  // where all that fire begin
     }
+    // It ends with the session; a job that it has not begun by then it never tells of.
+    self->monitor(node);
+    self->set_down_handler([this](const caf::down_msg&) {
+      if (!is_over) on_over("the session has ended");
+    });
     tell(self->context(), node, run_job{request, caf::actor_cast<caf::actor>(self)});
   }
 
@@ -531,17 +537,26 @@ class runner_impl final : public graph_runner {
  public:
   runner_impl(process& p, const graph& g, surroundings around,
               std::shared_ptr<const store_core> store)
-      : process_(p), graph_(g), around_(std::move(around)), store_(std::move(store)) {
+      : keeps_(p.weak_from_this().lock()),
+        process_(p),
+        graph_(g),
+        around_(std::move(around)),
+        store_(std::move(store)) {
     auto* service = static_cast<pinned_scheduler&>(p.system().scheduler()).service();
     dispatcher_ =
         spawn_on(p.system(), service, &dispatch, &p, store_ ? store_->actor() : caf::actor());
+    forget_logger();
     for (std::uint32_t i = 0; i < g.nodes().size(); ++i)
       if (!ops_.emplace(g.node(i).name, i).second) twice_.insert(g.node(i).name);
   }
 
   ~runner_impl() override {
-    caf::scoped_actor call{process_.system()};
-    tell(nullptr, dispatcher_, end_runner{caf::actor_cast<caf::actor>(call)});
+    if (process_.is_forked()) {
+      leave_alone(dispatcher_);
+      return;
+    }
+    const mailbox call(process_.system());
+    tell(nullptr, dispatcher_, end_runner{call.handle()});
     std::optional<std::size_t> clients;
     std::size_t ended = 0;
     while (!clients || ended < *clients)
@@ -573,11 +588,12 @@ class runner_impl final : public graph_runner {
                                    std::span<const std::string_view> fetches,
                                    std::span<const std::string_view> updates,
                                    const step_options& options) override {
+    if (auto there = process_.check_is_there(); !there) return std::move(there.error());
     if (store_ && !store_->is_of(process_))
       return error(error_code::usage, "the store of this runner is one of another session");
     asked a;
-    a.deadline = std::min(options.deadline, no_deadline);
-    a.end = std::chrono::steady_clock::now() + a.deadline;
+    a.limit = options.deadline;
+    a.end = deadline(a.limit);
     run_graph m;
     if (auto ok = add_feeds(feeds, a, m); !ok) return std::move(ok.error());
     for (const auto& name : fetches) {
@@ -589,10 +605,10 @@ class runner_impl final : public graph_runner {
     const bool is_async = options.update == update_kind::async;
     if (!is_async) m.writes = a.writes();
     m.set = name_of(m, fetches, updates);
-    caf::scoped_actor call{process_.system()};
+    const mailbox call(process_.system());
     const pinned_scheduler::waiter waits(
         static_cast<pinned_scheduler&>(process_.system().scheduler()));
-    m.call = caf::actor_cast<caf::actor>(call);
+    m.call = call.handle();
     a.set = m.set;
     tell(nullptr, dispatcher_, std::move(m));
     auto ended = wait(call, a);
@@ -623,8 +639,9 @@ class runner_impl final : public graph_runner {
   }
 
   std::size_t compiled() override {
-    caf::scoped_actor call{process_.system()};
-    tell(nullptr, dispatcher_, count_sets{caf::actor_cast<caf::actor>(call)});
+    if (process_.is_forked()) return 0;
+    const mailbox call(process_.system());
+    tell(nullptr, dispatcher_, count_sets{call.handle()});
     std::size_t count = 0;
     call->receive([&](const sets_counted& m) { count = m.count; });
     after_message();
@@ -637,8 +654,8 @@ class runner_impl final : public graph_runner {
     std::vector<value> feeds, fetches;  // fetches: also the operands of updates, behind the rest
     std::vector<const graph_update*> updates;
     std::string set;
-    std::chrono::steady_clock::time_point end;
-    std::chrono::milliseconds deadline{};
+    std::chrono::milliseconds limit{};
+    deadline end{limit};
 
     std::vector<std::string> writes() const {
       std::vector<std::string> out;
@@ -646,9 +663,8 @@ class runner_impl final : public graph_runner {
       return out;
     }
     error late() const {
-      return {
-          error_code::timed_out,
-          fmt::format("the run has not ended, and was cancelled, after {} ms", deadline.count())};
+      return {error_code::timed_out,
+              fmt::format("the run has not ended, and was cancelled, after {} ms", limit.count())};
     }
   };
 
@@ -732,14 +748,13 @@ class runner_impl final : public graph_runner {
   }
 
   // The newest values of the variables that it changes, once nobody else does.
-  result<store_view> take_turn(caf::scoped_actor& call, const asked& a) {
+  result<store_view> take_turn(const mailbox& call, const asked& a) {
     const auto id = call->id();
-    tell(nullptr, store_->actor(),
-         store_begin{{id, {}, a.writes()}, caf::actor_cast<caf::actor>(call)});
+    tell(nullptr, store_->actor(), store_begin{{id, {}, a.writes()}, call.handle()});
     std::optional<result<store_view>> out;
     call->receive([&](store_granted& m) { out = std::move(m.grant.writes); },
                   [&](store_refused& m) { out = std::move(m.why); },
-                  caf::after(left_until(a.end)) >> [&] { out = a.late(); });
+                  caf::after(a.end.left()) >> [&] { out = a.late(); });
     after_message();
     if (!*out) tell(nullptr, store_->actor(), store_give_up{id});
     return std::move(*out);
@@ -782,11 +797,6 @@ class runner_impl final : public graph_runner {
           {before.name, std::make_shared<const variable_entry>(std::move(*entry)), 0});
     }
     return changes;
-  }
-
-  static std::chrono::milliseconds left_until(std::chrono::steady_clock::time_point end) {
-    return std::max(std::chrono::milliseconds(0), std::chrono::ceil<std::chrono::milliseconds>(
-                                                      end - std::chrono::steady_clock::now()));
   }
 
   result<value> find(std::string_view name) const {
@@ -854,21 +864,21 @@ class runner_impl final : public graph_runner {
   }
 
   // After an error it is nobody's turn any more.
-  result<run_ended> wait(caf::scoped_actor& call, const asked& a) {
+  result<run_ended> wait(const mailbox& call, const asked& a) {
     for (;;) {
       std::optional<run_ended> ended;
       std::optional<std::uint64_t> first_step;
       bool is_late = false;
       call->receive([&](run_ended& m) { ended = std::move(m); },
                     [&](const compile_first& m) { first_step = m.first_step; },
-                    caf::after(left_until(a.end)) >> [&] { is_late = true; });
+                    caf::after(a.end.left()) >> [&] { is_late = true; });
       after_message();
       if (first_step) {  // even if it is late: others wait for it
         compile(a, *first_step);
         continue;
       }
       if (is_late) {
-        tell(nullptr, dispatcher_, give_up{a.set, caf::actor_cast<caf::actor>(call)});
+        tell(nullptr, dispatcher_, give_up{a.set, call.handle()});
         return a.late();
       }
       if (!ended->failure) return std::move(*ended);
@@ -880,6 +890,7 @@ class runner_impl final : public graph_runner {
   void compile(const asked& a, std::uint64_t first_step) {
     graph_compiled m{a.set, nullptr};
     auto compiled = [&]() -> result<plan> {  // of a plan that the message has
+      if (auto there = process_.check_is_there(); !there) return std::move(there.error());
       try {
         auto options = around_();  // nodes come and go
         options.first_step = first_step;
@@ -933,6 +944,7 @@ class runner_impl final : public graph_runner {
         std::clamp<std::uint64_t>(memory_max / bytes, 1, std::max(1U, options.streams)));
   }
 
+  std::shared_ptr<process> keeps_;  // where the session ends before it
   process& process_;
   const graph& graph_;
   surroundings around_;

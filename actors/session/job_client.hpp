@@ -4,13 +4,14 @@
 //
 // Threading: one thread at a time.
 
+#include "troupe/actors/base/deadline.hpp"
+#include "troupe/actors/base/mailbox.hpp"
 #include "troupe/actors/base/tell.hpp"
 #include "troupe/actors/job/job_actor.hpp"
 #include "troupe/actors/process/process.hpp"
 #include "troupe/actors/session/session.hpp"
 
-#include <caf/actor_system.hpp>
-#include <caf/scoped_actor.hpp>
+#include <caf/actor.hpp>
 
 #include <chrono>
 #include <cstdint>
@@ -62,20 +63,32 @@ class fed_inputs {
   std::uint64_t calls_ = 0;  // of find_all()
 };
 
-// What both kinds of job share: the program's mailbox, and the job that it hears of.
+// What both kinds of job share: the program's mailbox, and the job that it hears of. The session
+// may end before it: then the job ends, which it is told, and its process stays until it has gone,
+// too.
 class job_client {
  public:
-  explicit job_client(process& p) : process_(p), self_(p.system()) {}
+  explicit job_client(process& p)
+      : keeps_(p.weak_from_this().lock()), process_(p), self_(p.system()) {}
+  ~job_client() {
+    if (process_.is_forked()) leave_alone(handles_);
+  }
+  job_client(const job_client&) = delete;
+  job_client& operator=(const job_client&) = delete;
 
-  caf::actor mailbox() { return caf::actor_cast<caf::actor>(self_); }
+  caf::actor own_mailbox() { return self_.handle(); }
 
   void stop(const std::string& reason) {
-    if (!is_over_) tell(nullptr, process_.node(), stop_own_job{mailbox(), reason});
+    if (!is_over_ && process_.check_is_there())
+      tell(nullptr, process_.node(), stop_own_job{own_mailbox(), reason});
   }
+
+ private:
+  std::shared_ptr<process> keeps_;  // null: who has made it sees to that
 
  protected:
   process& process_;
-  caf::scoped_actor self_;
+  mailbox self_;
   std::shared_ptr<const part_handles> handles_;
   bool is_over_ = false;
 };

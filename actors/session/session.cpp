@@ -24,7 +24,7 @@ class session_impl final : public session {
         roles_(o.roles),
         op_times_file_(o.op_times_file),
         timeout_(o.timeout),
-        looks_until_(std::chrono::steady_clock::now() + o.timeout),
+        looks_until_(o.timeout),
         is_cancelled_(o.is_cancelled) {
     if (op_times_file_.empty()) return;
     // Whatever is wrong with the file, ops are guessed anew.
@@ -34,7 +34,13 @@ class session_impl final : public session {
                op_times::parse({reinterpret_cast<const char*>(bytes->data()), bytes->size()}))});
   }
   ~session_impl() override {
-    if (op_times_file_.empty()) return;
+    if (process_->is_forked()) return;
+    if (!op_times_file_.empty()) keep_op_times();
+    // What it gave out and the program still has keeps the process; its jobs end here.
+    process_->end("the session has ended");
+  }
+
+  void keep_op_times() {
     const auto view = look();
     if (!view.times || view.times->empty()) return;
     const auto text = view.times->text();
@@ -53,10 +59,13 @@ class session_impl final : public session {
                                            seed);
   }
 
-  std::vector<member_info> nodes() override { return usable(look()); }
+  std::vector<member_info> nodes() override {
+    return process_->check_is_there() ? usable(look()) : std::vector<member_info>();
+  }
 
   result<std::unique_ptr<training>> train(graph& g, value loss,
                                           const training_options& o) override {
+    if (auto there = process_->check_is_there(); !there) return std::move(there.error());
     if (o.replicas > 1)
       return error(error_code::usage,
                    fmt::format("{} replicas: a variable has 0 or 1", o.replicas));
@@ -111,6 +120,7 @@ class session_impl final : public session {
 
   result<std::unique_ptr<training>> attach(const std::string& job,
                                            std::chrono::milliseconds timeout) override {
+    if (auto there = process_->check_is_there(); !there) return std::move(there.error());
     if (is_alone_)
       return error(error_code::usage,
                    "this session is alone: jobs to attach to are in a cluster "
@@ -120,6 +130,7 @@ class session_impl final : public session {
 
   result<std::unique_ptr<stepper>> compile(graph& g, std::span<const value> fetches,
                                            const compile_options& o) override {
+    if (auto there = process_->check_is_there(); !there) return std::move(there.error());
     auto compiled = compile_steps(g, fetches, with_nodes(o));
     if (!compiled) return compiled.error();
     return make_stepper(*process_, request_of(std::move(*compiled)));
@@ -141,13 +152,13 @@ class session_impl final : public session {
   // enough.
   bool wait_for_nodes(std::chrono::milliseconds timeout,
                       const std::function<bool()>& is_cancelled) {
-    const auto end = std::chrono::steady_clock::now() + timeout;
-    caf::scoped_actor pause{process_->system()};
+    const deadline end(timeout);
+    const mailbox pause(process_->system());
     for (;;) {
       const auto view = look();
       const auto linked = usable(view).size();
       if (linked > 0 && linked == nodes_in_order(view.members).size()) return true;
-      if (std::chrono::steady_clock::now() > end) return linked > 0;
+      if (end.is_over()) return linked > 0;
       if (is_cancelled && is_cancelled()) return false;
       pause->receive(caf::after(std::chrono::milliseconds(20)) >> [] {});
     }
@@ -173,7 +184,7 @@ class session_impl final : public session {
   // take no trainings) it is told at once: that is a mistake, mostly.
   result<found_roles> find_roles(const graph& g, const training_options& o,
                                  const device_wishes& wishes) {
-    caf::scoped_actor pause{process_->system()};
+    const mailbox pause(process_->system());
     for (bool has_waited = false;; has_waited = true) {
       bool may_come = false;
       auto found = try_roles(g, o, wishes, may_come);
@@ -181,7 +192,7 @@ class session_impl final : public session {
       if (is_cancelled_ && is_cancelled_())
         return error(error_code::failed,
                      "interrupted while it looked for nodes: " + found.error().text());
-      if (std::chrono::steady_clock::now() > looks_until_)
+      if (looks_until_.is_over())
         return has_waited ? error(found.error().code(),
                                   fmt::format("{} (more were looked for, {} ms in all)",
                                               found.error().text(), timeout_.count()))
@@ -300,9 +311,9 @@ class session_impl final : public session {
   }
 
   view_changed look() {
-    caf::scoped_actor self{process_->system()};
+    const mailbox self(process_->system());
     view_changed view;
-    tell(nullptr, process_->node(), get_view{caf::actor_cast<caf::actor>(self)});
+    tell(nullptr, process_->node(), get_view{self.handle()});
     self->receive([&](view_changed& v) { view = std::move(v); });
     after_message();
     return view;
@@ -316,13 +327,13 @@ class session_impl final : public session {
 
   static constexpr std::uint64_t op_times_bytes_max = 8 << 20;
 
-  std::unique_ptr<process> process_;
+  std::shared_ptr<process> process_;
   bool is_alone_;
   std::vector<std::string> roles_;
   std::string op_times_file_;
   // For nodes, from the beginning.
   std::chrono::milliseconds timeout_;
-  std::chrono::steady_clock::time_point looks_until_;
+  deadline looks_until_;
   std::function<bool()> is_cancelled_;
 };
 
@@ -363,7 +374,8 @@ result<std::unique_ptr<session>> session::open(const session_options& o) {
   p.kind = member_kind::client;
   p.join = o.join;
   p.token_file = o.token_file;
-  p.lease = o.lease;
+  // No lease is as long as the longest that can be counted in nanoseconds.
+  p.lease = std::clamp<std::chrono::milliseconds>(o.lease, -wait_max, wait_max);
   p.streams = o.threads;
   p.gpus = o.gpus;
   p.gpu_memory_bytes = o.gpu_memory_bytes;

@@ -19,9 +19,9 @@
 //
 // Threading: one session and what it gives out belong to one thread of the program, feeders and
 // runners excepted; calls block that thread only.
-// Ownership: a session outlives its trainings and steppers.
-// Errors: usage (graph, options), unreachable (no cluster, not enough nodes), failed (the job; the
-// text is the one line that says who, what, where, which step).
+// Ownership: the end of a session ends all that it gave out, whose calls then fail and say so.
+// Errors: usage (graph, options), unreachable (no cluster, not enough nodes), failed (the job: one
+// line of who, what, where, which step; in a child of fork(), which opens a session of its own).
 
 #include "troupe/actors/session/graph_runner.hpp"
 #include "troupe/actors/session/variable_store.hpp"

@@ -23,10 +23,11 @@ class stepper_impl final : public stepper, private job_client {
       if (actors[i].kind == actor_kind::op && actors[i].ops.front().type == loop_condition_op)
         has_loops_ = true;
     }
-    tell(nullptr, process_.node(), run_job{request_, mailbox()});
+    tell(nullptr, process_.node(), run_job{request_, own_mailbox()});
     while (!handles_ && !is_over_) receive();
   }
   ~stepper_impl() override {
+    if (!process_.check_is_there()) return;  // the session's end has ended the job
     handles_.reset();
     stop(std::string(job_done_reason));
     while (!is_over_) receive();
@@ -36,6 +37,7 @@ class stepper_impl final : public stepper, private job_client {
   error failure() const { return {error_code::failed, failure_}; }
 
   result<void> feed(std::string_view name, tensor value) override {
+    if (auto there = process_.check_is_there(); !there) return there;
     auto to = feeds_.find(name, value);
     if (!to) return to.error();
     while ((*to)->room == 0 && !is_over_) {
@@ -52,7 +54,8 @@ class stepper_impl final : public stepper, private job_client {
     return {};
   }
 
-  result<std::vector<tensor>> fetch(std::chrono::milliseconds deadline) override {
+  result<std::vector<tensor>> fetch(std::chrono::milliseconds limit) override {
+    if (auto there = process_.check_is_there(); !there) return std::move(there.error());
     for (const auto& [name, f] : feeds_)
       if (f.fed <= fetched_ && !is_over_)
         return error(
@@ -60,8 +63,8 @@ class stepper_impl final : public stepper, private job_client {
             fmt::format("step {} cannot be fetched yet: input '{}' was fed for {} steps; feed it "
                         "first",
                         fetched_, name, f.fed));
-    if (!receive_until([&] { return !ready_.empty(); }, deadline))
-      return late(deadline, "has not ended");
+    if (!receive_until([&] { return !ready_.empty(); }, deadline(limit)))
+      return late(limit, "has not ended");
     if (ready_.empty()) return failure();
     ++fetched_;
     auto values = ready_.pop();
@@ -70,6 +73,7 @@ class stepper_impl final : public stepper, private job_client {
   }
 
   result<void> cancel() override {
+    if (auto there = process_.check_is_there(); !there) return there;
     if (is_over_) return failure();
     for (const auto& [name, f] : feeds_)
       if (f.fed <= fetched_)
@@ -79,7 +83,7 @@ class stepper_impl final : public stepper, private job_client {
                 "there is no step to cancel: input '{}' was fed for {} steps, and all of them were "
                 "fetched or cancelled",
                 name, f.fed));
-    if (has_loops_) tell(nullptr, process_.node(), cancel_own_run{mailbox(), fetched_});
+    if (has_loops_) tell(nullptr, process_.node(), cancel_own_run{own_mailbox(), fetched_});
     ++fetched_;
     if (ready_.empty()) {
       ++unwanted_;
@@ -91,8 +95,9 @@ class stepper_impl final : public stepper, private job_client {
   }
 
   result<std::vector<tensor>> step(std::span<const std::pair<std::string_view, tensor>> feeds,
-                                   std::chrono::milliseconds deadline) override {
-    const auto end = std::chrono::steady_clock::now() + deadline;
+                                   std::chrono::milliseconds limit) override {
+    const deadline end(limit);
+    if (auto there = process_.check_is_there(); !there) return std::move(there.error());
     if (is_over_) return failure();
     for (const auto& [name, f] : feeds_)
       if (f.fed > fetched_)
@@ -105,16 +110,13 @@ class stepper_impl final : public stepper, private job_client {
             [&] {
               return std::all_of(to.begin(), to.end(), [](const auto* f) { return f->room > 0; });
             },
-            deadline))
-      return late(deadline, "was not begun: steps before it have not ended");
+            end))
+      return late(limit, "was not begun: steps before it have not ended");
     if (is_over_) return failure();
     for (std::size_t i = 0; i < feeds.size(); ++i) put(*to[i], feeds[i].second);
-    const auto left = std::max(std::chrono::milliseconds(0),
-                               std::chrono::duration_cast<std::chrono::milliseconds>(
-                                   end - std::chrono::steady_clock::now()));
-    auto values = fetch(left);
+    auto values = fetch(end.left());
     if (values || values.error().code() != error_code::timed_out) return values;
-    auto why = late(deadline, "has not ended, and was cancelled");
+    auto why = late(limit, "has not ended, and was cancelled");
     if (auto cancelled = cancel(); !cancelled) return cancelled.error();
     return why;
   }
@@ -134,18 +136,16 @@ class stepper_impl final : public stepper, private job_client {
     tell(nullptr, handles_->actors[to.actor], tensor_ready{0, 0, {}, std::move(value)});
   }
 
-  error late(std::chrono::milliseconds deadline, std::string_view what) const {
+  error late(std::chrono::milliseconds limit, std::string_view what) const {
     return {error_code::timed_out,
-            fmt::format("step {} {}, after {} ms", fetched_, what, deadline.count())};
+            fmt::format("step {} {}, after {} ms", fetched_, what, limit.count())};
   }
 
   // Takes messages until `is_enough`, or the job is over. False: the time is.
   template <class Condition>
-  bool receive_until(Condition&& is_enough, std::chrono::milliseconds deadline) {
-    const auto end = std::chrono::steady_clock::now() + deadline;
+  bool receive_until(Condition&& is_enough, const deadline& end) {
     while (!is_enough() && !is_over_) {
-      const auto left =
-          std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+      const auto left = end.left();
       if (left.count() <= 0) return false;
       receive(left);
     }

@@ -52,8 +52,11 @@ caf::behavior run_store(caf::stateful_actor<store_actor_state>* self) {
 }  // namespace
 
 store_core::store_core(process& p)
-    : process_(p),
+    : keeps_(p.weak_from_this().lock()),
+      process_(p),
       actor_(spawn_on(p.system(), static_cast<pinned_scheduler&>(p.system().scheduler()).service(),
-                      &run_store)) {}
+                      &run_store)) {
+  forget_logger();
+}
 
 }  // namespace troupe

@@ -13,6 +13,7 @@
 // SA-1  Of one thread, what is asked after a commit sees it.
 // SA-2  Who asks ends its granted request, by commit or give_up, whatever happens to its run.
 
+#include "troupe/actors/base/mailbox.hpp"
 #include "troupe/actors/base/tell.hpp"
 #include "troupe/actors/process/process.hpp"
 #include "troupe/runtime/stores/store_state.hpp"
@@ -57,13 +58,19 @@ struct store_end {};
 class store_core {
  public:
   explicit store_core(process& p);
-  ~store_core() { tell(nullptr, actor_, store_end{}); }
+  ~store_core() {
+    if (process_.is_forked())
+      leave_alone(actor_);
+    else
+      tell(nullptr, actor_, store_end{});
+  }
   store_core(const store_core&) = delete;
   store_core& operator=(const store_core&) = delete;
   const caf::actor& actor() const noexcept { return actor_; }
   bool is_of(const process& p) const noexcept { return &process_ == &p; }
 
  private:
+  std::shared_ptr<process> keeps_;  // where the session ends before it
   const process& process_;
   caf::actor actor_;
 };

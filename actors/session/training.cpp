@@ -34,7 +34,9 @@ class feeder_impl final : public feeder {
   feeder_impl(process& p, const part_handles& handles, std::span<const job_feed> inputs,
               std::uint32_t worker, std::uint64_t steps, std::shared_ptr<feeding> all,
               caf::actor of)
-      : self_(p.system()),
+      : keeps_(p.weak_from_this().lock()),
+        process_(p),
+        self_(p.system()),
         worker_(worker),
         steps_wanted_(steps),
         all_(std::move(all)),
@@ -44,12 +46,17 @@ class feeder_impl final : public feeder {
       next_step_ = i.first_step;
       const auto& [to, is_new] = actors_.emplace(i.actor, handles.actors[i.actor]);
       self_->monitor(to->second);
-      tell(nullptr, to->second, set_feeder{caf::actor_cast<caf::actor>(self_)});
+      tell(nullptr, to->second, set_feeder{self_.handle()});
     }
     all_->fed[worker_].store(next_step_);
   }
   // Who goes before its last step has no more data; the training must not wait for it.
   ~feeder_impl() override {
+    if (process_.is_forked()) {
+      leave_alone(actors_);
+      leave_alone(training_);
+      return;
+    }
     if (is_over_ || next_step_ >= steps_wanted_ || !all_->is_wanted.load()) return;
     all_->has_gone[worker_].store(true);
     tell(nullptr, training_,
@@ -58,21 +65,22 @@ class feeder_impl final : public feeder {
   }
 
   result<void> feed(std::span<const std::pair<std::string_view, tensor>> values,
-                    std::chrono::milliseconds deadline) override {
+                    std::chrono::milliseconds limit) override {
+    if (auto there = process_.check_is_there(); !there)
+      return std::move(there.error().while_doing(fmt::format("step {} was not fed", next_step_)));
     auto to = feeds_.find_all(values);
     if (!to) return std::move(to.error());
-    const auto end = std::chrono::steady_clock::now() + deadline;
+    const troupe::deadline end(limit);
     const auto has_room = [&] {
       return std::all_of(to->begin(), to->end(), [](const auto* f) { return f->room > 0; });
     };
     while (!has_room() && !is_over_) {
-      const auto left =
-          std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+      const auto left = end.left();
       // What has come counts, however late it is.
-      if (receive(std::max(left, std::chrono::milliseconds(0))) || left.count() > 0) continue;
+      if (receive(left) || left.count() > 0) continue;
       return error(error_code::timed_out,
                    fmt::format("step {} was not fed: there is no room for it, after {} ms",
-                               next_step_, deadline.count()));
+                               next_step_, limit.count()));
     }
     if (is_over_)
       return error(error_code::failed,
@@ -105,7 +113,9 @@ class feeder_impl final : public feeder {
     return has_come;
   }
 
-  caf::scoped_actor self_;
+  std::shared_ptr<process> keeps_;  // where the session ends before it
+  process& process_;
+  mailbox self_;
   fed_inputs feeds_;
   std::map<std::uint32_t, port_actor> actors_;  // by number in the plan
   std::uint64_t steps_ = 0, next_step_ = 0;
@@ -131,16 +141,17 @@ class training_impl final : public training, private job_client {
       e.text = std::move(n);
       before_.push_back(std::move(e));
     }
-    tell(nullptr, process_.node(), run_job{std::move(request), mailbox()});
+    tell(nullptr, process_.node(), run_job{std::move(request), own_mailbox()});
   }
   // Of a job that is somewhere else.
   training_impl(process& p, std::string job) : job_client(p), job_(std::move(job)) { ask(); }
 
   ~training_impl() override {
+    if (process_.is_forked()) return;
     handles_.reset();
-    if (is_over_) return;
+    if (is_over_ || !process_.check_is_there()) return;
     if (is_asking_) {
-      tell(nullptr, process_.node(), forget_attach{mailbox()});
+      tell(nullptr, process_.node(), forget_attach{own_mailbox()});
       return;
     }
     is_ending_ = true;
@@ -151,10 +162,9 @@ class training_impl final : public training, private job_client {
 
   // Waits for what was asked for; what it is told until then comes with the first events.
   result<void> wait_for_job(std::chrono::milliseconds timeout) {
-    const auto end = std::chrono::steady_clock::now() + timeout;
+    const deadline end(timeout);
     while (is_asking_) {
-      const auto left =
-          std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+      const auto left = end.left();
       if (left.count() <= 0)
         return error(
             error_code::timed_out,
@@ -199,13 +209,16 @@ class training_impl final : public training, private job_client {
       return e;
     }
     if (is_over_) return std::nullopt;
-    const auto end = std::chrono::steady_clock::now() + timeout;
+    const deadline end(timeout);
     for (;;) {
-      const auto left =
-          std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+      const auto there = process_.check_is_there();
+      const auto left = there ? end.left() : std::chrono::milliseconds(0);
       // While it asks for its job nobody may answer.
       const auto most = is_asking_ ? std::chrono::milliseconds(200) : left;
-      if (auto e = receive(std::clamp(left, std::chrono::milliseconds(0), most))) return e;
+      if (!process_.is_forked())  // else its mailbox is left alone
+        if (auto e = receive(std::min(left, most))) return e;
+      // The session's end ends the job, and with it what is told of it.
+      if (!there) return end_without_session(there.error());
       if (left.count() <= 0) return training_event{};
     }
   }
@@ -219,14 +232,23 @@ class training_impl final : public training, private job_client {
   void ask() {
     is_asking_ = true;
     asked_ = std::chrono::steady_clock::now();
-    tell(nullptr, process_.node(), attach_job{job_, mailbox()});
+    tell(nullptr, process_.node(), attach_job{job_, own_mailbox()});
+  }
+
+  training_event end_without_session(const error& why) {
+    is_over_ = true;
+    forget_feeders();
+    training_event e;
+    e.type = kind::failed;
+    e.text = why.text();
+    return e;
   }
 
   void wish(job_wish w, std::uint64_t at_least = 0, std::string reason = {}) {
-    wish_of_own_job m{mailbox(), w, at_least, std::move(reason)};
+    wish_of_own_job m{own_mailbox(), w, at_least, std::move(reason)};
     if (is_asking_)
       wishes_when_there_.push_back(std::move(m));
-    else if (!is_over_)
+    else if (!is_over_ && process_.check_is_there())
       tell(nullptr, process_.node(), std::move(m));
   }
 
@@ -239,7 +261,7 @@ class training_impl final : public training, private job_client {
   }
 
   void give_up(const std::string& why) {
-    tell(nullptr, process_.node(), forget_attach{mailbox()});
+    if (process_.check_is_there()) tell(nullptr, process_.node(), forget_attach{own_mailbox()});
     before_.push_back(failure(why));
     is_over_ = true;
   }
@@ -362,6 +384,7 @@ class training_impl final : public training, private job_client {
       return error(error_code::usage, fmt::format("there is no worker {}: the training has {}",
                                                   worker, about_.workers));
     if (is_over_) return error(error_code::failed, "the training has ended");
+    if (auto there = process_.check_is_there(); !there) return std::move(there.error());
     if (!handles_)
       return error(error_code::usage,
                    "the training has not started: a feeder is made after its event 'started'");
@@ -371,7 +394,7 @@ class training_impl final : public training, private job_client {
     for (const auto& f : feeds_)
       if (f.worker == worker) mine.push_back(f);
     return std::unique_ptr<feeder>(std::make_unique<feeder_impl>(
-        process_, *handles_, mine, worker, about_.steps, feeding_, mailbox()));
+        process_, *handles_, mine, worker, about_.steps, feeding_, own_mailbox()));
   }
 
  private:

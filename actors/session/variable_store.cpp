@@ -11,7 +11,6 @@
 #include "troupe/runtime/text/near_names.hpp"
 #include "troupe/runtime/text/printable.hpp"
 
-#include <caf/scoped_actor.hpp>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -30,12 +29,14 @@ namespace {
 class store_call {
  public:
   store_call(process& p, const caf::actor& store)
-      : store_(store),
+      : process_(p),
+        store_(store),
         waits_(static_cast<pinned_scheduler&>(p.system().scheduler())),
         self_(p.system()) {}
 
   store_told look() {
-    tell(nullptr, store_, store_look{caf::actor_cast<caf::actor>(self_)});
+    if (process_.is_forked()) return {};
+    tell(nullptr, store_, store_look{self_.handle()});
     store_told out;
     self_->receive([&](store_told& m) { out = std::move(m); });
     after_message();
@@ -47,9 +48,10 @@ class store_call {
   result<void> change(
       store_request r,
       const std::function<result<std::vector<stored_variable>>(const store_view& there)>& make) {
+    if (process_.is_forked()) return process_.check_is_there();
     const auto id = r.id = self_->id();
     r.makes = true;
-    tell(nullptr, store_, store_begin{std::move(r), caf::actor_cast<caf::actor>(self_)});
+    tell(nullptr, store_, store_begin{std::move(r), self_.handle()});
     std::optional<store_grant> granted;
     self_->receive([&](store_granted& m) { granted = std::move(m.grant); });
     after_message();
@@ -72,9 +74,10 @@ class store_call {
   }
 
  private:
+  const process& process_;
   const caf::actor& store_;
   pinned_scheduler::waiter waits_;
-  caf::scoped_actor self_;
+  mailbox self_;
 };
 
 const stored_variable* variable_in(const store_view& view, std::string_view name) {

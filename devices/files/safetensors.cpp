@@ -1,5 +1,6 @@
 #include "troupe/devices/files/safetensors.hpp"
 
+#include "troupe/devices/files/json_depth.hpp"
 #include "troupe/devices/files/whole_file.hpp"
 
 #include <fmt/format.h>
@@ -19,6 +20,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
 
 constexpr std::uint64_t json_bytes_max = 100'000'000;  // as the reference implementation
+constexpr std::size_t header_depth_max = 3;            // the header, a tensor, its shape
 constexpr std::uint64_t whole_bytes_max = std::uint64_t{1} << 40;
 // Of the format, beside the names of tensors.
 constexpr std::string_view metadata_key = "__metadata__";
@@ -161,6 +163,10 @@ result<std::vector<safetensors_entry>> parse_safetensors_entries(std::span<const
   expects(begin.size() - sizeof length >= length, "the beginning of a file has its header");
   const auto text =
       std::string_view(reinterpret_cast<const char*>(begin.data()) + sizeof length, length);
+  if (!is_shallow_json(text, header_depth_max))
+    return unreadable(name, fmt::format("its header is nested more than {} levels deep: it is an "
+                                        "object of tensors, and each one has lists of numbers",
+                                        header_depth_max));
   const auto header = nlohmann::json::parse(text, nullptr, false);
   if (!header.is_object()) return unreadable(name, "its header is no JSON object of tensors");
   const auto data_bytes = file_bytes - sizeof length - length;

@@ -1,5 +1,7 @@
 #include "troupe/runtime/checkpoint/checkpoint.hpp"
 
+#include "troupe/devices/files/json_depth.hpp"
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <xxhash.h>
@@ -183,24 +185,8 @@ struct reader {
   }
 };
 
-// The parser would take a level of JSON for each byte, and much memory for each level.
-bool is_shallow(std::string_view text) noexcept {
-  std::size_t depth = 0;
-  bool is_quoted = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (is_quoted && c == '\\') ++i;
-    if (c == '"') is_quoted = !is_quoted;
-    if (is_quoted) continue;
-    if (c == '[' || c == '{') ++depth;
-    if ((c == ']' || c == '}') && depth > 0) --depth;
-    if (depth > depth_max) return false;
-  }
-  return true;
-}
-
 std::optional<json> parse_object(std::string_view text) {
-  if (!is_shallow(text)) return std::nullopt;
+  if (!is_shallow_json(text, depth_max)) return std::nullopt;
   auto tree = json::parse(text, nullptr, false);
   if (!tree.is_object()) return std::nullopt;
   return tree;

@@ -51,8 +51,15 @@ struct nanoseconds_of {
   template <class Duration>
     requires requires { typename Duration::period; }
   constexpr nanoseconds_of(Duration d)  // 5ms is one
-      : ns(static_cast<std::int64_t>(d.count()) * (1'000'000'000 / Duration::period::den) *
-           Duration::period::num) {}
+      : ns(bounded(static_cast<long double>(d.count()) * 1'000'000'000 * Duration::period::num /
+                   Duration::period::den)) {}
+
+ private:
+  // A hundred years stand for whatever is longer, so that no sum with a clock overflows.
+  static constexpr std::int64_t bounded(long double n) {
+    constexpr std::int64_t most = std::int64_t{100} * 366 * 24 * 3600 * 1'000'000'000;
+    return n >= most ? most : n <= -most ? -most : static_cast<std::int64_t>(n);
+  }
 };
 
 template <class T>

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <utility>
 
 namespace troupe {
@@ -18,6 +20,23 @@ constexpr std::uint32_t nesting_max = 900;
 
 bool is_condition_spec(const value& v) {
   return v.spec().type == dtype::boolean && v.spec().shape.rank() == 0;
+}
+
+// What a call returns where the graph has an error: invalid values, as many as it would return
+// else, since programs take them by number.
+std::vector<value> invalid(std::size_t n) { return std::vector<value>(n); }
+
+// As many as a branch returns, which is known once it was called. A function that calls cond() with
+// itself is ended by the limit of nesting, which counts regions, and here there are none.
+thread_local std::uint32_t counted_depth = 0;
+std::vector<value> invalid_as(const branch_function& branch) {
+  if (counted_depth >= nesting_max) return invalid(1);
+  struct deeper {
+    deeper() { ++counted_depth; }
+    ~deeper() { --counted_depth; }
+  };
+  const deeper inside;
+  return invalid(branch().size());
 }
 
 // What a function of the program has returned, in the region that it was called in; empty, and the
@@ -42,29 +61,30 @@ std::vector<value> in_graph(graph& g, value condition, const branch_function& th
   const auto names = g.name_scope("cond", where);
   condition = r.import(condition, where);
   if (condition.is_valid()) condition = r.pace(condition, where);
-  if (!condition.is_valid()) return {};
+  if (!condition.is_valid()) return invalid_as(then);
   if (r.at(r.current()).level >= nesting_max) {
     g.record(bad_call(fmt::format("cond(): it is nested in {} branches and loops, which is the "
                                   "limit",
                                   nesting_max))
                  .at(where));
-    return {};
+    return invalid(1);  // a function that calls itself would not end
   }
   const auto id = r.begin_conditional(condition);
   std::vector<value> made[2];
   for (const int k : {1, 0}) {
     const regions::inside in(r, r.conditional_at(id).regions[k]);
+    made[k] = (k == 1 ? then : otherwise)();
     auto returned = bring_home(
-        g, (k == 1 ? then : otherwise)(),
-        k == 1 ? "the branch of cond() for true" : "the branch of cond() for false", where);
-    if (!returned) return {};
+        g, made[k], k == 1 ? "the branch of cond() for true" : "the branch of cond() for false",
+        where);
+    if (!returned) return invalid(std::max(made[0].size(), made[1].size()));
     made[k] = std::move(*returned);
   }
   if (made[0].size() != made[1].size()) {
     g.record(bad_call(fmt::format("cond(): one branch returns {} values, the other one {}",
                                   made[1].size(), made[0].size()))
                  .at(where));
-    return {};
+    return invalid(std::max(made[0].size(), made[1].size()));
   }
   std::vector<value> out;
   for (std::size_t i = 0; i < made[0].size(); ++i) {
@@ -72,11 +92,21 @@ std::vector<value> in_graph(graph& g, value condition, const branch_function& th
       g.record(bad_call(fmt::format("cond(): value {} is {} of one branch, and {} of the other one",
                                     i, to_string(made[1][i].spec()), to_string(made[0][i].spec())))
                    .at(where));
-      return {};
+      return invalid(made[0].size());
     }
     out.push_back(r.merge(id, made[0][i], made[1][i], where));
   }
   return out;
+}
+
+// False: not as many as there are variables, and the graph has an error.
+bool returns_all(graph& g, std::size_t variables, std::size_t returned,
+                 const while_options& options, const source_location& where) {
+  if (returned == variables) return true;
+  g.record(bad_call(fmt::format("loop '{}' has {} variables, and its body returns {} values",
+                                options.name, variables, returned))
+               .at(where));
+  return false;
 }
 
 // A loop of the program, in a graph that computes at once.
@@ -102,20 +132,16 @@ std::vector<value> run_loop(graph& g, std::vector<value> now,
                    .at(where));
       return {};
     }
-    now = body(now);
-    if (g.first_error()) return {};
+    auto next = body(now);
+    if (g.first_error() || !returns_all(g, now.size(), next.size(), options, where)) return {};
+    now = std::move(next);
   }
 }
 
-// nullopt, and the graph has an error.
+// False, and the graph has an error.
 bool fit_together(graph& g, std::span<const value> initial, const std::vector<value>& next,
                   const while_options& options, const source_location& where) {
-  if (next.size() != initial.size()) {
-    g.record(bad_call(fmt::format("loop '{}' has {} variables, and its body returns {} values",
-                                  options.name, initial.size(), next.size()))
-                 .at(where));
-    return false;
-  }
+  if (!returns_all(g, initial.size(), next.size(), options, where)) return false;
   for (std::size_t k = 0; k < next.size(); ++k)
     if (next[k].spec() != initial[k].spec()) {
       g.record(bad_call(fmt::format("loop '{}': variable {} is {}, but {} after an iteration",
@@ -127,18 +153,34 @@ bool fit_together(graph& g, std::span<const value> initial, const std::vector<va
   return true;
 }
 
+// A loop has its graph from its variables; without any, from what its condition is made of. A
+// condition that takes variables all the same finds invalid ones, which its graph then tells.
+std::vector<value> without_variables(const loop_condition_function& condition,
+                                     const while_options& options, const source_location& where) {
+  const std::array<value, 64> none{};
+  const auto asked = condition(none);
+  if (asked.is_valid())
+    asked.owner->record(
+        bad_call(
+            fmt::format("loop '{}' has no variables, so nothing in it can change: give it those "
+                        "that its condition and its body work on",
+                        options.name))
+            .at(where));
+  return invalid(1);
+}
+
 }  // namespace
 
 std::vector<value> cond(value condition, const branch_function& then,
                         const branch_function& otherwise, source_location where) {
-  if (!condition.is_valid()) return {};
+  if (!condition.is_valid()) return invalid_as(then);
   auto& g = *condition.owner;
-  if (g.first_error()) return {};
+  if (g.first_error()) return invalid_as(then);
   if (!is_condition_spec(condition)) {
     g.record(bad_call(fmt::format("cond(): the condition is {}, and must be bool[]",
                                   to_string(condition.spec())))
                  .at(where));
-    return {};
+    return invalid_as(then);
   }
   if (const auto known = g.known(condition)) return *known ? then() : otherwise();
   return in_graph(g, condition, then, otherwise, where);
@@ -158,13 +200,14 @@ std::vector<value> while_loop(std::span<const value> given,
   graph* owner = nullptr;
   for (const auto& v : given)
     if (v.is_valid()) owner = v.owner;
-  if (owner == nullptr) return {};
+  if (given.empty()) return without_variables(condition, options, where);
+  if (owner == nullptr) return invalid(given.size());
   auto& g = *owner;
   const auto fail = [&](std::string what) {
     g.record(bad_call(fmt::format("loop '{}': {}", options.name, what)).at(where));
-    return std::vector<value>(given.size());
+    return invalid(given.size());
   };
-  if (g.first_error()) return std::vector<value>(given.size());
+  if (g.first_error()) return invalid(given.size());
   for (std::size_t k = 0; k < given.size(); ++k)
     if (!g.has(given[k])) return fail(fmt::format("variable {} is not a value of this graph", k));
   if (g.computes()) {
@@ -176,10 +219,10 @@ std::vector<value> while_loop(std::span<const value> given,
   const auto names = g.name_scope(options.name, where);
   std::vector<value> initial;
   for (const auto& v : given) initial.push_back(r.import(v, where));
-  if (g.first_error()) return std::vector<value>(given.size());
+  if (g.first_error()) return invalid(given.size());
   const auto id = r.begin_loop(options.iterations_max, where);
-  if (!id) return std::vector<value>(given.size());
-  const std::vector<value> none(given.size());
+  if (!id) return invalid(given.size());
+  const auto none = invalid(given.size());
   std::vector<value> variables;
   for (const auto& v : initial) variables.push_back(r.add_variable(*id, v, where));
   {

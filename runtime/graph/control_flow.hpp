@@ -31,7 +31,8 @@
 // besides its ops. What does not follow from the variables is computed once, outside of the loop,
 // but for ops that may fail (indices, ops of users) or draw numbers.
 // Errors: usage, with the line of the call; while the graph runs: failed, a loop that makes more
-// than iterations_max.
+// than iterations_max. Where the graph has an error they return invalid values, as many as there
+// would be else: a branch is called for their number.
 
 #include "troupe/schema/source_location.hpp"
 

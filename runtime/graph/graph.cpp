@@ -1,5 +1,6 @@
 #include "troupe/runtime/graph/graph.hpp"
 
+#include "troupe/runtime/graph/guarded.hpp"
 #include "troupe/runtime/graph/op_table.hpp"
 #include "troupe/runtime/plan/device_name.hpp"
 
@@ -7,7 +8,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <new>
 
 namespace troupe {
 namespace {
@@ -19,20 +19,6 @@ bool is_name_character(char c) noexcept {
 
 bool is_name(std::string_view name) noexcept {
   return !name.empty() && std::all_of(name.begin(), name.end(), is_name_character);
-}
-
-// What a rule or kernel throws, of a user's own op above all, is an error like any other.
-template <class F>
-auto guarded(F&& f) -> decltype(f()) {
-  try {
-    return f();
-  } catch (const std::bad_alloc&) {
-    return error(error_code::failed, "there is no memory for it");
-  } catch (const std::exception& e) {
-    return error(error_code::failed, e.what());
-  } catch (...) {
-    return error(error_code::failed, "an exception of unknown type");
-  }
 }
 
 bool has_invalid(std::span<const value> values) {
@@ -53,7 +39,8 @@ error bad_name(std::string_view name) {
 }  // namespace
 
 const tensor_spec& value::spec() const {
-  expects(is_valid(), "only a valid value has a spec");
+  static const tensor_spec nothing;
+  if (!is_valid()) return nothing;
   const auto nodes = owner->nodes();
   if (node < nodes.size() && output < nodes[node].outputs.size())
     return nodes[node].outputs[output];
@@ -61,7 +48,6 @@ const tensor_spec& value::spec() const {
       error_code::usage,
       "a value is used that its graph does not contain: its tape has ended, or the graph never "
       "made it"));
-  static const tensor_spec nothing;
   return nothing;
 }
 

@@ -88,8 +88,10 @@ std::optional<std::int64_t> failure_log::deadline_ns() const noexcept {
 
 std::string failure_log::line() const {
   const auto* f = root();
-  return f == nullptr ? ""
-                      : on_one_line(fmt::format("job {} failed: {}", job_, f->where_and_why()));
+  if (f == nullptr) return "";
+  // A job that nobody has named is called "job".
+  const auto who = job_ == "job" ? std::string("the job") : fmt::format("job {}", job_);
+  return on_one_line(fmt::format("{} failed: {}", who, f->where_and_why()));
 }
 
 }  // namespace troupe

@@ -15,6 +15,9 @@ namespace {
 constexpr std::array<std::pair<std::string_view, double>, 6> units{
     {{"ns", 1.0}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {"m", 60e9}, {"h", 3600e9}}};
 
+// So that no sum with a clock overflows.
+constexpr double longest_ns = 100.0 * 366 * 24 * 3600 * 1e9;
+
 error bad_duration(std::string_view text, std::string_view what) {
   return {
       error_code::usage,
@@ -35,7 +38,7 @@ result<std::int64_t> parse_duration(std::string_view text) {
   for (const auto& [name, factor] : units) {
     if (unit != name) continue;
     const double ns = std::round(number * factor);
-    if (ns >= 0x1p63) return bad_duration(text, "it is longer than 292 years");
+    if (ns > longest_ns) return bad_duration(text, "it is longer than 100 years");
     return static_cast<std::int64_t>(ns);
   }
   return bad_duration(

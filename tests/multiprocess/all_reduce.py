@@ -93,7 +93,7 @@ class all_reduce(harness.cluster_test):
         victim.send(signal.SIGKILL)
         victim.wait()
         self.assertEqual(training.wait(), 1, training.tail())
-        self.assertRegex(training.err, f"job job failed: .*pid {victim.pid}")
+        self.assertRegex(training.err, f"the job failed: .*pid {victim.pid}")
 
     def test_why_names_the_rank_that_others_wait_for(self):
         self.lease = "30s"  # it is asked while the node stands still, not once it is held dead

@@ -204,7 +204,7 @@ class bad_input(harness.cluster_test):
                  ("--optimizer", "adam", "--nesterov"): "nesterov is for sgd", ("--weight-decay", "inf"): "weight decay inf",
                  ("--clip-norm", "-1"): "clip norm -1", ("--clip-global-norm", "nan"): "clip global norm nan",
                  ("--schedule", "step", "--decay", "0", "--decay-every", "5"): "decay 0 is not in (0, 1]", ("--schedule", "step"): "needs --decay-every",
-                 ("--seed", "-1"): "cannot be negative", ("--warmup", "-1"): "--warmup", ("--clip-global-norm", "1e39"): "clip global norm 1e+39",
+                 ("--seed", "-1"): "cannot be negative", ("--seed", "99999999999999999999999"): "--seed: 99999999999999999999999 is above the largest number", ("--warmup", "-1"): "--warmup", ("--clip-global-norm", "1e39"): "clip global norm 1e+39",
                  ("--losses", "here", "--save", "./here"): "name the same file", ("--decay", "0.5"): "--decay and --decay-every go with",
                  ("--schedule", "step", "--decay-every", "0"): "every 0 steps", ("--minimum", "0.5"): "--minimum goes with",
                  ("--schedule", "cosine", "--minimum", "2"): "minimum 2 is not in [0, 1]", ("--schedule", "triangle"): "--schedule",

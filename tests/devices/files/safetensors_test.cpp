@@ -108,6 +108,27 @@ BOOST_AUTO_TEST_CASE(ST_2_headers_that_do_not_fit_their_data_are_errors) {
   BOOST_TEST(!parses(R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 9));
 }
 
+// A parser that is given them takes some hundred bytes for each.
+BOOST_AUTO_TEST_CASE(ST_2_headers_of_nested_brackets_are_refused_before_they_are_parsed) {
+  const auto says = [](const std::string& header) {
+    const auto r = parse_safetensors(file_of(header, 8), "f");
+    return r ? std::string("nothing") : r.error().text();
+  };
+  for (const std::string& brackets :
+       {std::string(1 << 20, '['), R"({"x":)" + std::string(1 << 20, '['),
+        R"({"x":{"dtype":"F32","data_offsets":[0,8],"shape":[[2]]}})" + std::string()}) {
+    const auto said = says(brackets);
+    BOOST_TEST(said.find("nested more than 3 levels deep") != std::string::npos, said);
+  }
+  std::string objects;
+  for (int i = 0; i < 100'000; ++i) objects += R"({"x":)";
+  BOOST_TEST(says(objects).find("nested more than 3 levels deep") != std::string::npos);
+  // Brackets in names are no nesting.
+  const auto named = parse_safetensors(
+      file_of(R"({"[[[[{\"[":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8), "f");
+  BOOST_TEST(bool(named));
+}
+
 BOOST_AUTO_TEST_CASE(ST_2_cut_and_random_bytes_are_errors) {
   const auto whole = file_of(R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8);
   for (std::size_t n = 0; n < whole.size(); ++n)

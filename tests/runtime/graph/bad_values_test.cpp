@@ -14,6 +14,7 @@
 #include <functional>
 #include <limits>
 #include <stdexcept>
+#include <tuple>
 
 using namespace troupe;
 
@@ -71,6 +72,13 @@ struct fixture {
     with_gradient("wrong_shape", [](graph&, const graph_node&, std::span<const value> dy) {
       return std::vector{reduce_sum(dy[0])};
     });
+    with_gradient("shut",
+                  [](graph&, const graph_node&, std::span<const value>) -> std::vector<value> {
+                    throw std::runtime_error("the gate is shut");
+                  });
+    with_gradient(
+        "seven",
+        [](graph&, const graph_node&, std::span<const value>) -> std::vector<value> { throw 7; });
   }
   op_table ops = make_op_table();
   kernel_table kernels = make_host_kernels();
@@ -149,7 +157,9 @@ BOOST_AUTO_TEST_CASE(rules_and_kernels_that_throw_or_make_something_else_are_err
 BOOST_AUTO_TEST_CASE(gradient_rules_that_do_not_fit_are_errors_with_the_op) {
   for (const auto& [type, says] :
        {std::pair("too_many", "makes 2 gradients for 1 operands"),
-        std::pair("wrong_shape", "makes f32[] for operand 0, which is f32[2]")}) {
+        std::pair("wrong_shape", "makes f32[] for operand 0, which is f32[2]"),
+        std::pair("shut", "shut 'shut': its gradient rule failed: the gate is shut"),
+        std::pair("seven", "its gradient rule failed: an exception of unknown type")}) {
     fixture f;
     const auto x = input(f.g, {dtype::f32, {2}}, "x");
     BOOST_TEST(to_string(input(f.g, {dtype::f32, batch_of(4, {2})}, "batch").spec()) ==
@@ -160,6 +170,136 @@ BOOST_AUTO_TEST_CASE(gradient_rules_that_do_not_fit_are_errors_with_the_op) {
     BOOST_TEST(has(f.g.first_error()->text(), says), f.g.first_error()->text());
     BOOST_TEST(has(f.g.first_error()->text(), "bad_values_test.cpp:"));
   }
+}
+
+// What a program takes by number is there, whatever was wrong before.
+BOOST_AUTO_TEST_CASE(
+    after_a_mistake_calls_return_as_many_invalid_values_as_they_would_return_values) {
+  using many = std::vector<value>;
+  struct operands {
+    graph& g;
+    value good, bad, yes;
+  };
+  const auto small = [](operands& o) {
+    return [&o](std::span<const value> v) { return less(reduce_sum(v[0]), constant(o.g, 9.0F)); };
+  };
+  const std::tuple<const char*, std::size_t, std::function<many(operands&)>> cases[] = {
+      {"a condition that is none", 2,
+       [](operands& o) {
+         return cond(
+             o.bad, [&] { return many{o.good, o.good}; }, [&] { return many{o.good, o.good}; });
+       }},
+      {"a condition of another type", 2,
+       [](operands& o) {
+         return cond(
+             o.good, [&] { return many{o.good, o.good}; }, [&] { return many{o.good, o.good}; });
+       }},
+      {"a branch with a mistake", 3,
+       [](operands& o) {
+         return cond(
+             o.yes, [&] { return many{o.good, o.bad, o.good}; },
+             [&] { return many{o.good, o.good, o.good}; });
+       }},
+      {"another branch with a mistake", 1,
+       [](operands& o) {
+         return cond(o.yes, [&] { return many{o.good}; }, [&] { return many{o.bad}; });
+       }},
+      {"branches of different numbers", 2,
+       [](operands& o) {
+         return cond(o.yes, [&] { return many{o.good, o.good}; }, [&] { return many{o.good}; });
+       }},
+      {"branches of different shapes", 1,
+       [](operands& o) {
+         return cond(o.yes, [&] { return many{o.good}; }, [&] { return many{reduce_sum(o.good)}; });
+       }},
+      {"branches in a branch", 2,
+       [](operands& o) {
+         const auto inner = [&] {
+           return cond(
+               o.bad, [&] { return many{o.good, o.good}; }, [&] { return many{o.good, o.good}; });
+         };
+         return cond(o.yes, inner, inner);
+       }},
+      {"a loop over nothing but a mistake", 1,
+       [&](operands& o) {
+         return while_loop({o.bad}, small(o), [](auto v) { return many{square(v[0])}; });
+       }},
+      {"a loop over two mistakes", 2,
+       [&](operands& o) {
+         return while_loop({o.bad, o.bad}, small(o), [](auto v) { return many{v[0], v[1]}; });
+       }},
+      {"a loop whose body makes another number", 1,
+       [&](operands& o) {
+         return while_loop({o.good}, small(o), [](auto v) { return many{v[0], v[0]}; });
+       }},
+      {"a loop without variables", 1,
+       [](operands& o) {
+         return while_loop(
+             std::span<const value>(), [&](auto) { return o.yes; }, [](auto) { return many(); });
+       }},
+      {"a loop without variables, which are used", 1,
+       [&](operands& o) {
+         return while_loop(std::span<const value>(), small(o), [](auto) { return many(); });
+       }},
+      {"parts of a mistake", 2, [](operands& o) { return split(o.bad, {1, 1}); }},
+      {"parts that do not fit", 3, [](operands& o) { return split(o.good, {1, 1, 1}); }},
+      {"gradients of a mistake", 2,
+       [](operands& o) { return gradients(o.g, o.bad, std::array{o.good, o.good}); }},
+      {"gradients of what is no loss", 1,
+       [](operands& o) { return gradients(o.g, o.good, std::array{o.good}); }},
+      {"clipping of a mistake", 2,
+       [](operands& o) { return clip_by_global_norm(std::array{o.bad, o.bad}, 1.0); }},
+  };
+  for (const auto& [what, count, make] : cases)
+    for (const bool has_mistake : {false, true}) {
+      fixture f;
+      operands o{f.g, input(f.g, {dtype::f32, {2}}, "x"), {}, {}};
+      o.yes = less(reduce_sum(o.good), constant(f.g, 1.0F));
+      if (has_mistake) o.bad = matmul(o.good, o.good);
+      BOOST_TEST_CONTEXT(what << (has_mistake ? ", in a graph with a mistake" : "")) {
+        BOOST_TEST(f.g.first_error().has_value() == has_mistake);
+        const auto made = make(o);
+        BOOST_TEST(made.size() == count);
+        for (const auto& v : made) BOOST_TEST(!v.is_valid());
+      }
+    }
+}
+
+BOOST_AUTO_TEST_CASE(a_loop_without_variables_is_told) {
+  fixture f;
+  const auto yes = less(input(f.g, {dtype::f32, {}}, "x"), constant(f.g, 1.0F));
+  (void)while_loop(
+      std::span<const value>(), [&](auto) { return yes; },
+      [](auto) { return std::vector<value>(); }, {.name = "empty"});
+  BOOST_TEST_REQUIRE(f.g.first_error().has_value());
+  BOOST_TEST(has(f.g.first_error()->text(), "loop 'empty' has no variables"),
+             f.g.first_error()->text());
+  BOOST_TEST(has(f.g.first_error()->text(), "bad_values_test.cpp:"));
+}
+
+BOOST_AUTO_TEST_CASE(a_loop_at_once_takes_as_many_values_as_it_has_variables) {
+  fixture f;
+  const auto out = while_loop(
+      {f.five, f.five}, [](auto v) { return less(reduce_sum(v[1]), constant(*v[0].owner, 9.0F)); },
+      [](auto v) { return std::vector{v[0] + 1.0F}; }, {.name = "short"});
+  BOOST_TEST(out.size() == 2U);
+  BOOST_TEST(has(f.complaint(), "loop 'short' has 2 variables, and its body returns 1 values"));
+}
+
+// A function that adds a branch with itself inside, for good.
+BOOST_AUTO_TEST_CASE(branches_without_end_end_also_after_a_mistake) {
+  fixture f;
+  const auto x = input(f.g, {dtype::f32, {2}}, "x");
+  (void)matmul(x, x);
+  std::function<std::vector<value>()> deeper = [&] {
+    return cond(less(reduce_sum(x), constant(f.g, 1.0F)), deeper, deeper);
+  };
+  BOOST_TEST(deeper().size() == 1U);
+}
+
+BOOST_AUTO_TEST_CASE(an_invalid_value_has_an_empty_spec) {
+  BOOST_TEST(value().spec().shape.rank() == 0U);
+  BOOST_TEST(value().spec().shape.size(1) == 0);
 }
 
 BOOST_AUTO_TEST_CASE(element_types_beside_those_of_the_row_are_refused) {

@@ -121,6 +121,12 @@ BOOST_AUTO_TEST_CASE(SV_1_a_derived_failure_without_a_cause_is_told_in_the_end) 
              "job j failed: node n1 (pid 123), actor shard/0, step 5: its producer is lost");
 }
 
+BOOST_AUTO_TEST_CASE(a_job_that_nobody_has_named_is_the_job) {
+  failure_log log("job");
+  log.add(failed("n1", "shard/0", 5, "no room", false));
+  BOOST_TEST(log.line() == "the job failed: node n1 (pid 123), actor shard/0, step 5: no room");
+}
+
 BOOST_AUTO_TEST_CASE(SV_2_the_line_is_one_line_and_the_log_is_bounded) {
   failure_log log("a\nb");
   for (int i = 0; i < 1000; ++i) log.add(failed("n\r1", "x\ty", 1, "first\nsecond\n", i % 2 == 0));

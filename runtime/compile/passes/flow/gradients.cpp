@@ -14,6 +14,7 @@
 
 #include "troupe/runtime/compile/compile.hpp"
 #include "troupe/runtime/graph/build.hpp"
+#include "troupe/runtime/graph/guarded.hpp"
 #include "troupe/runtime/graph/on_device.hpp"
 #include "troupe/runtime/graph/op_table.hpp"
 #include "troupe/runtime/graph/ops.hpp"
@@ -115,21 +116,25 @@ class differentiator {
               .at(n.source));
       return;
     }
-    const auto operand_gradients =
-        on_device(g_, n.device, n.source, [&] { return row->gradient(g_, n, sums_[n.index]); });
     const auto refuse = [&](std::string what) {
       g_.record(bad_request(fmt::format("{} '{}': {}", n.type, n.name, what)).at(n.source));
     };
+    const auto made = on_device(g_, n.device, n.source, [&] {
+      return guarded(
+          [&]() -> result<std::vector<value>> { return row->gradient(g_, n, sums_[n.index]); });
+    });
+    if (!made) return refuse(fmt::format("its gradient rule failed: {}", made.error().message()));
+    const auto& operand_gradients = *made;
     if (operand_gradients.size() > n.inputs.size())
       refuse(fmt::format("its gradient rule makes {} gradients for {} operands",
                          operand_gradients.size(), n.inputs.size()));
     for (std::size_t k = 0; k < std::min(operand_gradients.size(), n.inputs.size()); ++k) {
-      const auto& made = operand_gradients[k];
-      if (!made.is_valid() || !depends_[n.inputs[k].node]) continue;
-      if (made.spec() != n.inputs[k].spec())
+      const auto& one = operand_gradients[k];
+      if (!one.is_valid() || !depends_[n.inputs[k].node]) continue;
+      if (one.spec() != n.inputs[k].spec())
         refuse(fmt::format("its gradient rule makes {} for operand {}, which is {}",
-                           to_string(made.spec()), k, to_string(n.inputs[k].spec())));
-      accumulate(n.inputs[k], made, n.source);
+                           to_string(one.spec()), k, to_string(n.inputs[k].spec())));
+      accumulate(n.inputs[k], one, n.source);
     }
   }
 
