@@ -26,7 +26,7 @@
 namespace troupe {
 
 // What `options.self` is of a tool, and how it proves itself.
-handshake_options guest_options(const std::string& cluster, const std::string& token);
+handshake_options guest_options(const std::string& cluster, const secret& token);
 
 class guest_connection final : private channel_handler {
  public:
