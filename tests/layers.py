@@ -37,7 +37,7 @@ ROOMS = {
         "onnx": "text graph",
         "compile": "text plan analysis graph layers picture",
         "wire": "text plan shards trace",
-        "cluster": "wire",
+        "cluster": "text wire",
         "checkpoint": "compile",
         "jobs": "text supervision plan shards graph compile wire checkpoint",
     },

@@ -90,6 +90,7 @@ void link_core::send(send_tensor m) {
                  m.value ? m.value.spec() : tensor_spec{dtype::u8, {0}},
                  0};
   const auto bytes = m.value ? m.value.size_bytes() : 0;
+  count_sent(at->second, m.edge);
   record_->count_out(bytes);
   for_each_chunk(bytes, [&](chunk_part part) {
     h.offset = part.offset;
@@ -114,6 +115,7 @@ void link_core::send(send_piece m) {
                  {dtype::u8, *shape::from({&length, 1})},
                  0,
                  m.part};
+  count_sent(at->second, m.edge);
   record_->count_out(m.length_bytes);
   for_each_chunk(m.length_bytes, [&](chunk_part part) {
     h.offset = part.offset;
@@ -353,8 +355,16 @@ void link_core::grant(const credit_batch& batch) {
       session_.count_drop(drop_reason::other_epoch);
     else if (sender == job->second.senders.end())
       session_.count_drop(drop_reason::unknown_edge);
-    else
+    else if (auto& out = sender->second.out; c.count <= out) {
+      out -= c.count;
       tell(worker_, sender->second.actor, credit{sender->second.outlet, c.count});
+    } else if (bugs_ == nullptr || !bugs_->admits_other_epochs) {  // LK-10
+      return hooks_.broken(
+          peer_.id, error(error_code::failed,
+                          fmt::format("{} gives {} credits back for edge {} of job {:016x}, where "
+                                      "{} are out",
+                                      peer_.name, c.count, c.edge, raw(c.job), out)));
+    }
   }
 }
 

@@ -49,6 +49,8 @@
 // LK-9  A stream is an edge of its own, without credits, and LK-2, LK-3 and LK-7 hold for it. A
 //       value that finds no memory ends the stream here, since what follows can be of no use; who
 //       has bound it is told. What was sent of a stream arrives also when it has ended here.
+// LK-10 No more credits come back for an edge than items went out on it: more are an error of the
+//       link, and no actor sees them.
 // Supervision: link_policy. A link that fails is given up at both ends; the member makes a new one,
 // after its back-off.
 // Ends: when membership says that the peer is dead or has left.
@@ -169,9 +171,13 @@ class link_core {
     struct sender {
       port_actor actor;
       std::uint32_t outlet = 0;  // of its, which leads here
+      std::uint64_t out = 0;     // sent, and no credit has come back for it: LK-10
     };
     std::map<std::uint32_t, sender> senders;  // send actors and ranks, by edge
   };
+  static void count_sent(bound_job& job, std::uint32_t edge) {
+    if (const auto at = job.senders.find(edge); at != job.senders.end()) ++at->second.out;
+  }
   // A tensor on its way, for the timeline that is being recorded.
   struct traced_transfer {
     std::uint64_t sequence = 0;  // of its last frame

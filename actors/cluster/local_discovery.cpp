@@ -49,7 +49,7 @@ std::vector<rendezvous::place> places_of(std::vector<discovery_entry> entries) {
 
 // One look at a time: its thread has `others` and `found` until it has written to `ready`.
 struct local_discovery::state {
-  state(discovery d, discovery o, std::string t, io_loop& l)
+  state(discovery d, discovery o, secret t, io_loop& l)
       : places(std::move(d)), others(std::move(o)), token(std::move(t)), loop(l) {}
   ~state() {
     looking = {};  // it has `others`
@@ -66,7 +66,7 @@ struct local_discovery::state {
 
   discovery places;  // ours, which answers; on the loop
   discovery others;
-  std::string token;
+  secret token;
   io_loop& loop;
   int ready = -1;
   std::atomic<bool> is_done{false};
@@ -95,7 +95,7 @@ result<std::unique_ptr<local_discovery>> local_discovery::open(const std::string
       std::make_unique<state>(std::move(*places), std::move(*others), std::move(*token), loop)));
 }
 
-const std::string& local_discovery::token() const noexcept { return state_->token; }
+const secret& local_discovery::token() const noexcept { return state_->token; }
 
 std::vector<rendezvous::place> local_discovery::find(std::int64_t limit_ns) {
   const auto limit_ms = static_cast<int>(std::clamp<std::int64_t>(limit_ns / 1'000'000, 0, 60'000));

@@ -27,7 +27,7 @@ class local_discovery final : public rendezvous {
                                                        io_loop& loop);
   ~local_discovery() override;
 
-  const std::string& token() const noexcept;
+  const secret& token() const noexcept;
   // For tools, which look once and are no members: waits up to 200 ms for the answers, and up to
   // `limit_ns` for the first one of somebody who is there.
   std::vector<place> find(std::int64_t limit_ns);

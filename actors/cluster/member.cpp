@@ -26,6 +26,31 @@ constexpr std::int64_t stood_still_blames_ns = 3'000'000'000;
 // Longer than any tick takes; others begin to doubt us.
 constexpr std::int64_t stood_still_ns = 500'000'000;
 constexpr std::int64_t half_open_max_ns = 5'000'000'000;  // of a link that begins
+// A dial that has not got through by then may lead nowhere, and keeps the peer's own out no longer.
+constexpr std::int64_t crossing_ns = 300'000'000;
+// Lines about connections that were refused: seldom where there is no end of them, so that they do
+// not drive other events out.
+constexpr std::int64_t tell_refused_ns = 1'000'000'000;
+constexpr std::int64_t tell_refused_max_ns = 64'000'000'000;
+constexpr std::size_t refused_origins_max = 64;
+constexpr std::size_t refused_origins_told = 4;
+
+// How far an address of this machine reaches: nowhere, this machine, its network, beyond.
+int reach_of(const address& a) {
+  if (a.host.empty() || a.host == "?" || is_wildcard(a)) return 0;
+  return is_loopback(a) ? 1 : is_link_local(a) ? 2 : 3;
+}
+
+int reach_of(const std::string& text) {
+  const auto a = parse_address(text);
+  return a ? reach_of(*a) : 0;
+}
+
+// Where a process of this machine reaches who listens at `at`.
+address seen_from_here(const address& at) {
+  if (!is_wildcard(at)) return at;
+  return {is_ipv4(at.host) ? "127.0.0.1" : "::1", at.port};
+}
 
 }  // namespace
 
@@ -85,8 +110,32 @@ result<address> member_core::listen(const address& at) {
   auto actual = env_.net->listen(at, [this](std::unique_ptr<channel> c) {
     greet(std::move(c), false, "", {}, lane::control);
   });
-  if (actual) env_.self.address = to_string(*actual);
+  if (!actual) return actual;
+  listens_at_ = *actual;
+  if (!env_.announced.empty()) {
+    auto told = parse_address(env_.announced);
+    if (!told) return told;
+    if (told->port == 0) told->port = actual->port;
+    env_.self.address = to_string(*told);
+  } else if (!is_wildcard(*actual)) {
+    env_.self.address = to_string(*actual);
+  }
   return actual;
+}
+
+// ME-6.
+void member_core::settle_address(const address& here) {
+  if (!env_.announced.empty() || !is_wildcard(listens_at_) || here.port == 0) return;
+  const auto now_told = membership_->self().address;
+  if (reach_of(here) <= reach_of(now_told)) return;
+  const auto text = to_string(address{here.host, listens_at_.port});
+  say(fmt::format("listens at {}, and tells others that it is reached at {}{}",
+                  to_string(listens_at_), text,
+                  reach_of(here) == 1 ? " (until another machine meets it)" : ""));
+  membership_->set_address(text, now());
+  env_.self = membership_->self();
+  run_actions();
+  publish_view();
 }
 
 void member_core::start(caf::actor_system& sys, caf::execution_unit* worker, caf::actor_addr self,
@@ -108,7 +157,9 @@ void member_core::start(caf::actor_system& sys, caf::execution_unit* worker, caf
 
 void member_core::announce() {
   if (env_.places == nullptr) return;
-  if (auto announced = env_.places->announce(env_.self); !announced)
+  auto here = env_.self;  // for this machine
+  if (listens_at_.port != 0) here.address = to_string(seen_from_here(listens_at_));
+  if (auto announced = env_.places->announce(here); !announced)
     say("others will not find this process: " + announced.error().text());
 }
 
@@ -144,6 +195,7 @@ void member_core::tick() {
     if (*alive && !has_left_) tick();
   });
   tick_links();
+  tell_refused();
   look_around();
   std::vector<std::uint64_t> waiting;
   for (auto& [n, g] : greeters_) waiting.push_back(n);
@@ -175,8 +227,11 @@ void member_core::tick_link(node_id id) {
     if (at == links_.end()) return;
     auto& session = at->second.core->session();
     if (at->second.is_tool || !session.dial_due(which, now())) continue;
+    auto to = membership_->address_of(id);
+    if (to.empty()) to = at->second.core->peer().address;
+    if (to.empty()) continue;  // it dials
     session.dialing(which);
-    dial(at->second.core->peer().address, id, which);
+    dial(to, id, which);
   }
 }
 
@@ -198,30 +253,33 @@ void member_core::look_around() {
 // --- connections ---------------------------------------------------------------------------------
 
 void member_core::dial(const std::string& to, node_id expected, lane l) {
-  if (!dialing_.emplace(to, l).second) return;
+  if (!dialing_.try_emplace({to, l}, dial_in_progress{expected, now()}).second) return;
   auto at = parse_address(to);
-  if (!at) return dial_failed(to, expected, l, dial_failure::other);
+  if (!at) return dial_failed(to, expected, l, dial_failure::other, at.error().message());
   env_.net->connect(
       *at, dial_timeout_ns,
       [this, alive = is_alive_, to, expected, l](result<std::unique_ptr<channel>> c) {
         if (!*alive || has_left_) return;
         if (c) return greet(std::move(*c), true, to, expected, l);
         const bool is_refused = c.error().message().find("refused") != std::string::npos;
-        dial_failed(to, expected, l, is_refused ? dial_failure::refused : dial_failure::other);
+        dial_failed(to, expected, l, is_refused ? dial_failure::refused : dial_failure::other,
+                    c.error().message());
       });
 }
 
-void member_core::dial_failed(const std::string& to, node_id expected, lane l, dial_failure why) {
+void member_core::dial_failed(const std::string& to, node_id expected, lane l, dial_failure why,
+                              const std::string& text) {
   dialing_.erase({to, l});
   if (auto at = links_.find(expected); at != links_.end())
     at->second.core->session().dial_failed(l, now());
-  membership_->dial_failed(expected, to, why, now());
+  membership_->dial_failed(expected, to, why, now(), text);
   run_actions();
 }
 
 void member_core::greet(std::unique_ptr<channel> c, bool is_initiator, std::string dialled,
                         node_id expected, lane l) {
   if (has_left_ || membership_ == nullptr) return;
+  if (is_initiator) settle_address(c->local_address());
   handshake_options o;
   o.role = is_initiator ? handshake_role::initiator : handshake_role::acceptor;
   o.cluster = env_.cluster;
@@ -258,6 +316,7 @@ void member_core::advance(greeter& g) {
     if (!g.is_trusted && g.shake.is_proven()) {
       g.is_trusted = true;
       g.connection->trust_peer();
+      if (!g.is_initiator) settle_address(g.connection->local_address());
     }
     switch (g.shake.state()) {
       case handshake::status::running: return;
@@ -306,8 +365,13 @@ void member_core::advance(greeter& g) {
   }
 }
 
+// By its address, or by another name of it.
 bool member_core::is_dialling(const member_info& peer, lane l) const {
-  return dialing_.contains({peer.address, l});
+  return std::ranges::any_of(dialing_, [&](const auto& d) {
+    const auto& [to, which] = d.first;
+    return which == l && now() - d.second.since_ns < crossing_ns &&
+           (d.second.expected == peer.id || to == peer.address);
+  });
 }
 
 void member_core::drop(greeter& g) {
@@ -352,9 +416,53 @@ void member_core::refused(greeter& g) {
     const auto at = links_.find(expected);
     if (why == refusal::forgotten && at != links_.end() && at->second.number == number)
       give_up_link(expected, "the peer has given it up");
-    return dial_failed(dialled, expected, which, dial_failure::other);
+    return dial_failed(dialled, expected, which,
+                       why == refusal::itself ? dial_failure::itself : dial_failure::other, text);
   }
+  count_refused(g);
   drop(g);
+}
+
+// Who called us and could not prove itself.
+void member_core::count_refused(const greeter& g) {
+  const auto why = g.shake.why();
+  const bool is_stranger =
+      !g.shake.is_by_peer() && (why == refusal::wrong_token || why == refusal::malformed ||
+                                why == refusal::wrong_cluster || why == refusal::wrong_version);
+  if (!is_stranger) return;
+  auto origin = g.connection ? g.connection->peer_address().host : std::string("?");
+  if (!refused_from_.contains(origin) && refused_from_.size() >= refused_origins_max)
+    origin = "other addresses";
+  auto& from = refused_from_[origin];
+  ++from.count;
+  from.text = g.shake.reason().text();
+}
+
+void member_core::tell_refused() {
+  if (now() < tell_refused_ns_) return;
+  if (refused_from_.empty()) {
+    tell_refused_again_ns_ = 0;
+    return;
+  }
+  std::vector<std::pair<std::string, refused_origin>> all(refused_from_.begin(),
+                                                          refused_from_.end());
+  refused_from_.clear();
+  std::ranges::stable_sort(all, std::ranges::greater(),
+                           [](const auto& one) { return one.second.count; });
+  std::uint64_t total = 0;
+  std::string origins;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const auto& [origin, of] = all[i];
+    total += of.count;
+    if (i < refused_origins_told)
+      origins += fmt::format("{} {} from {} ({})", i == 0 ? ":" : ",", of.count, origin, of.text);
+  }
+  if (all.size() > refused_origins_told)
+    origins += fmt::format(", and from {} more addresses", all.size() - refused_origins_told);
+  say(fmt::format("refused {} connection{}{}", total, total == 1 ? "" : "s", origins));
+  tell_refused_again_ns_ =
+      std::clamp(2 * tell_refused_again_ns_, tell_refused_ns, tell_refused_max_ns);
+  tell_refused_ns_ = now() + tell_refused_again_ns_;
 }
 
 void member_core::established(greeter& g) {
@@ -369,6 +477,9 @@ void member_core::established(greeter& g) {
   }
   const bool is_initiator = g.is_initiator;
   if (!is_initiator && g.shake.expects_another()) return drop(g);
+  const auto reached = is_initiator && g.connection->peer_address().port != 0
+                           ? to_string(g.connection->peer_address())
+                           : std::string();
   if (is_initiator) dialing_.erase({dialled, which});
   const auto received = g.shake.peer_received();
   // Meanwhile the peer's own dial may have begun another link, or this one may have been given up.
@@ -394,7 +505,7 @@ void member_core::established(greeter& g) {
     dial(dialled, peer.id, lane::data);
   }
   if (links_.contains(peer.id) && core->session().is_up() && !links_.at(peer.id).is_tool)
-    membership_->linked(peer.id, peer.kind, now(), is_initiator ? dialled : "");
+    membership_->linked(peer.id, peer.kind, now(), is_initiator ? dialled : "", reached);
   run_actions();
   announce_if_up(peer.id);
 }
@@ -532,7 +643,15 @@ void member_core::tick_links() {
 
 void member_core::on_control(node_id from, control_message body) {
   if (std::holds_alternative<heartbeat>(body)) return;
-  if (auto* v = std::get_if<view_update>(&body)) membership_->on_view(from, v->members, now());
+  if (auto* v = std::get_if<view_update>(&body)) {
+    // Which has no action, and is shown all the same.
+    const bool has_moved = std::ranges::any_of(v->members, [this](const member_info& m) {
+      const auto* known = membership_->find(m.id);
+      return known != nullptr && m.revision > known->revision && m.address != known->address;
+    });
+    membership_->on_view(from, v->members, now());
+    if (has_moved) publish_view();
+  }
   if (auto* l = std::get_if<troupe::leave>(&body)) membership_->on_leave(from, l->reason, now());
   if (auto* f = std::get_if<fenced>(&body)) membership_->on_fenced(from, *f, now());
   run_actions();

@@ -26,6 +26,11 @@
 // ME-5  The actor of a link that fails takes its link with it (ME-4), and is supervised by
 //       link_policy: nobody sends to an actor that is not there, and a link that fails again and
 //       again makes the member fail.
+// ME-6  What is good for listening need not be good for telling: a process that listens at a
+//       wildcard tells others the address of this machine by which a proven peer and it have met
+//       (the local end of that connection: the peer reached us there, or the route to it begins
+//       there), with the port that it listens on. One that other machines reach replaces one that
+//       they do not, and nothing replaces that. member_environment::announced tells another one.
 // Supervision: member_policy. Without it the process ends: it would look alive and know nobody.
 // Threading: the I/O worker; construct and listen before its thread runs.
 
@@ -68,9 +73,13 @@ class rendezvous {
 
 struct member_environment {
   member_info self;  // its address is filled in by listen()
-  std::string cluster, token;
+  std::string cluster;
+  secret token;
   std::vector<std::string> seeds;  // --join
-  bool is_tool = false;            // asks only: does not listen, is no member
+  // HOST:PORT that others are told to reach us at, where they cannot reach what we listen at
+  // (containers, address translation); port 0: the one that we listen on. Empty: see ME-6.
+  std::string announced;
+  bool is_tool = false;  // asks only: does not listen, is no member
   transport* net = nullptr;
   rendezvous* places = nullptr;  // null: only seeds
   std::shared_ptr<coarse_clock> clock;
@@ -96,7 +105,7 @@ class member_core {
   member_core(const member_core&) = delete;
   member_core& operator=(const member_core&) = delete;
 
-  // The address that others reach us at.
+  // Where we listen, with the port. What others are told is self().address.
   result<address> listen(const address& at);
   const member_info& self() const noexcept { return env_.self; }
 
@@ -130,17 +139,21 @@ class member_core {
 
   std::int64_t now() const { return env_.net->now_ns(); }
   void announce();
+  void settle_address(const address& here);
   void tick();
   void tick_link(node_id id);
   void look_around();
   void dial(const std::string& to, node_id expected, lane l);
-  void dial_failed(const std::string& to, node_id expected, lane l, dial_failure why);
+  void dial_failed(const std::string& to, node_id expected, lane l, dial_failure why,
+                   const std::string& text = {});
   void greet(std::unique_ptr<channel> c, bool is_initiator, std::string dialled, node_id expected,
              lane l);
   bool is_dialling(const member_info& peer, lane l) const;
   void advance(greeter& g);
   void established(greeter& g);
   void refused(greeter& g);
+  void count_refused(const greeter& g);
+  void tell_refused();
   std::optional<peer_memory> memory_of(const greeter& g) const;
   void drop(greeter& g);
   link_entry& link_to(const member_info& peer, std::uint64_t number);
@@ -167,7 +180,12 @@ class member_core {
   std::map<node_id, supervised_id> failed_links_;  // until their back-off has ended
   std::map<std::uint64_t, std::unique_ptr<greeter>> greeters_;
   std::uint64_t last_greeter_ = 0;
-  std::set<std::pair<std::string, lane>> dialing_;  // until linked or failed
+  struct dial_in_progress {
+    node_id expected{};
+    std::int64_t since_ns = 0;
+  };
+  std::map<std::pair<std::string, lane>, dial_in_progress> dialing_;  // until linked or failed
+  address listens_at_;                                                // port 0: it does not
   std::int64_t look_at_ns_ = 0;
   std::int64_t started_ns_ = 0;
   std::int64_t ticked_ns_ = 0;
@@ -178,6 +196,12 @@ class member_core {
   std::string said_;
   std::string denied_;  // the last refusal for a reason that does not pass: token, cluster, version
   std::map<refusal, std::uint64_t> refused_;
+  struct refused_origin {
+    std::uint64_t count = 0;
+    std::string text;  // why, of the last one
+  };
+  std::map<std::string, refused_origin> refused_from_;  // since that was last told
+  std::int64_t tell_refused_ns_ = 0, tell_refused_again_ns_ = 0;
   timer_id timer_{};
   bool is_running_actions_ = false;
   bool has_left_ = false;

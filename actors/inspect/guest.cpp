@@ -20,7 +20,7 @@ void fill_randomly(std::span<std::byte> out) {
 
 }  // namespace
 
-handshake_options guest_options(const std::string& cluster, const std::string& token) {
+handshake_options guest_options(const std::string& cluster, const secret& token) {
   handshake_options o;
   o.cluster = cluster;
   o.token = token;

@@ -28,7 +28,7 @@
 namespace troupe {
 
 // What `options.self` is of a tool, and how it proves itself.
-handshake_options guest_options(const std::string& cluster, const std::string& token);
+handshake_options guest_options(const std::string& cluster, const secret& token);
 
 // Nobody waits longer than twenty days, which poll() can count in milliseconds.
 inline std::int64_t bounded_wait_ns(std::int64_t timeout_ns) noexcept {

@@ -324,6 +324,9 @@ struct job_actor_state {
                     : job_state::recovering;
   }
 
+  static constexpr std::size_t ignored_max = 64;
+  std::set<node_id> ignored;  // who has no part, and said something of one
+
   std::string name_of(node_id n) const {
     for (const auto& m : about.members)
       if (m.id == n) return m.name;
@@ -339,8 +342,28 @@ struct job_actor_state {
     carry_out();
   }
 
+  // What is said of a part of the job is heard from who has one, or has had one in an epoch before,
+  // which the coordinator drops (JC-3).
+  bool is_of_no_part(const peer_message& m) const {
+    std::uint32_t epoch = 0;
+    if (const auto* p = std::get_if<part_placed>(&m.body)) epoch = p->epoch;
+    if (const auto* p = std::get_if<part_ended>(&m.body)) epoch = p->epoch;
+    if (const auto* p = std::get_if<part_saved>(&m.body)) epoch = p->epoch;
+    if (const auto* p = std::get_if<part_noted>(&m.body)) epoch = p->epoch;
+    return epoch != 0 && epoch == job->epoch() && job->phase() != job_phase::over &&
+           std::ranges::find(job->nodes(), m.from) == job->nodes().end();
+  }
+
   void on_message(const peer_message& m) {
     about.record->count_in(0);
+    if (is_of_no_part(m)) {
+      if (ignored.size() < ignored_max && ignored.insert(m.from).second)
+        tell(self->context(), about.node,
+             member_event{fmt::format("job {}: ignored what {} says of a part, since it has none; "
+                                      "more of it is ignored without a word",
+                                      about.request->name(), name_of(m.from))});
+      return;
+    }
     report([&](job_coordinator& j) {
       if (auto* p = std::get_if<part_placed>(&m.body)) return j.on_placed(m.from, *p);
       if (auto* w = std::get_if<want_blob>(&m.body)) return j.on_want_blob(m.from, *w);

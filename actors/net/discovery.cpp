@@ -31,6 +31,12 @@ constexpr std::size_t place_answer_bytes_max = 512;
 constexpr int answers_at_once = 64;
 constexpr int backlog = 256;
 constexpr std::size_t asked_max = 4096;
+constexpr std::size_t read_bytes = 512;  // at once
+
+struct wiped_at_end {
+  std::string& text;
+  ~wiped_at_end() { wipe(text); }
+};
 
 std::string reason() { return std::strerror(errno); }
 
@@ -103,10 +109,26 @@ bool is_own_folder(const std::string& path) {
          s.st_uid == ::geteuid();
 }
 
+// Who may write to the folder above may swap ours for another one, of his: DI-3.
+result<void> check_parent(const std::string& path, std::string_view variable) {
+  struct stat s{};
+  if (::stat(path.c_str(), &s) != 0 || (s.st_mode & 0022) == 0 || (s.st_mode & S_ISVTX) != 0)
+    return {};
+  return error(error_code::denied,
+               fmt::format("others may write to the folder {} (mode {:04o}), and so could put a "
+                           "folder of their own in place of the cluster's: chmod go-w {}, or set "
+                           "{} to a folder of your own",
+                           path, s.st_mode & 07777, path, variable));
+}
+
 // The whole of a small answer or file, as far as it is there.
 enum class read_end : std::uint8_t { more, end, failed };
 read_end read_some(int fd, std::string& text, std::size_t size_max) {
-  std::array<char, 512> buffer;
+  std::array<char, read_bytes> buffer;
+  struct wiped_buffer {
+    std::array<char, read_bytes>& bytes;
+    ~wiped_buffer() { ::explicit_bzero(bytes.data(), bytes.size()); }
+  } const wipes{buffer};
   for (;;) {
     const auto n = ::read(fd, buffer.data(), buffer.size());
     if (n == 0) return read_end::end;
@@ -140,13 +162,15 @@ result<void> check_cluster_name(std::string_view name) {
   return {};
 }
 
-result<std::string> read_token_file(const std::string& path) {
+result<secret> read_token_file(const std::string& path) {
   int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0)
     return error(error_code::usage,
                  fmt::format("cannot read the token file {}: {}", path, reason()));
   struct stat s{};
   std::string token;
+  token.reserve(token_bytes_max + read_bytes);  // it never moves, so that wiping it leaves no copy
+  const wiped_at_end wipes{token};
   const bool is_file = ::fstat(fd, &s) == 0 && S_ISREG(s.st_mode);
   const bool is_private = (s.st_mode & 0077) == 0;
   const bool is_ours = s.st_uid == ::geteuid() || s.st_uid == 0;
@@ -168,9 +192,14 @@ result<std::string> read_token_file(const std::string& path) {
                  fmt::format("the token file {} is longer than {} bytes, or cannot be read", path,
                              token_bytes_max));
   while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
-  if (token.empty())
-    return error(error_code::usage, fmt::format("the token file {} is empty", path));
-  return token;
+  if (token.size() < token_bytes_min)
+    return error(
+        error_code::usage,
+        fmt::format("the token file {} {}, and a token has at least {} bytes, so that it cannot be "
+                    "guessed: (umask 077; openssl rand -hex 32 > {}) makes one",
+                    path, token.empty() ? "is empty" : fmt::format("holds {} bytes", token.size()),
+                    token_bytes_min, path));
+  return secret(token);
 }
 
 discovery_roots discovery_roots::of_environment() {
@@ -186,9 +215,13 @@ discovery_roots discovery_roots::of_environment() {
 
 result<discovery> discovery::open(const discovery_roots& roots, std::string_view cluster) {
   if (auto named = check_cluster_name(cluster); !named) return named.error();
-  const auto base = is_own_folder(roots.runtime)
-                        ? roots.runtime + "/troupe"
-                        : fmt::format("{}/troupe-{}", roots.temporary, ::geteuid());
+  const bool has_runtime = is_own_folder(roots.runtime);
+  const auto base = has_runtime ? roots.runtime + "/troupe"
+                                : fmt::format("{}/troupe-{}", roots.temporary, ::geteuid());
+  if (auto safe = check_parent(has_runtime ? roots.runtime : roots.temporary,
+                               has_runtime ? "XDG_RUNTIME_DIR" : "TMPDIR");
+      !safe)
+    return safe.error();
   discovery d;
   d.folder_ = fmt::format("{}/{}", base, cluster);
   // While it is not listening yet, a socket has a name that is longer by a dot.
@@ -238,16 +271,23 @@ std::string discovery::path_of(node_id id) const {
 }
 
 // Written aside, then linked under its name, which fails for all but the first.
-result<std::string> discovery::shared_token() const {
+result<secret> discovery::shared_token() const {
   const auto path = folder_ + "/token";
   if (::access(path.c_str(), F_OK) == 0) return read_token_file(path);
   std::array<unsigned char, 32> random{};
   if (::getrandom(random.data(), random.size(), 0) != static_cast<ssize_t>(random.size()))
     return error(error_code::failed, fmt::format("no random bytes for a token: {}", reason()));
   std::string text;
-  for (auto b : random) text += fmt::format("{:02x}", b);
+  text.reserve(2 * random.size() + 1);
+  const wiped_at_end wipes{text};
+  for (auto b : random)
+    for (auto digit : {b >> 4, b & 15}) text += "0123456789abcdef"[digit];
   text += '\n';
-  const auto aside = fmt::format("{}/.token-{}-{}", folder_, ::getpid(), text.substr(0, 16));
+  ::explicit_bzero(random.data(), random.size());
+  std::uint64_t mark = 0;  // no part of the token stands in a name
+  if (::getrandom(&mark, sizeof mark, 0) != static_cast<ssize_t>(sizeof mark))
+    return error(error_code::failed, fmt::format("no random bytes for a file: {}", reason()));
+  const auto aside = fmt::format("{}/.token-{}-{:016x}", folder_, ::getpid(), mark);
   int fd = ::open(aside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   const bool is_written =
       fd >= 0 && ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());

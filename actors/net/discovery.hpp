@@ -16,11 +16,13 @@
 // DI-2  Announce, then ask: of two processes that start at the same time at least one finds the
 //       other. While it waits for the answers of others, a process answers itself.
 // DI-3  A folder that belongs to somebody else, or that others may enter, is refused; so is a token
-//       file that others may read.
+//       file that others may read, and a folder to make ours in that others may write to, unless
+//       they may not rename what is ours (the sticky bit, as /tmp has it).
 // DI-4  The token is made once: of several processes that start at the same time all use the same.
 // DI-5  A process that does not answer, or answers nonsense, costs others `wait_ms` every
 //       ask_again_ms, and is never removed.
 
+#include "troupe/runtime/wire/secret.hpp"
 #include "troupe/schema/error.hpp"
 #include "troupe/schema/ids.hpp"
 
@@ -35,17 +37,22 @@ namespace troupe {
 
 inline constexpr std::int64_t ask_again_ms = 2000;
 inline constexpr std::size_t token_bytes_max = 4096;
+// A node that connects somewhere proves itself first, and whoever listens there learns enough to
+// try guesses by itself, as many as it likes: a word is found within seconds, 16 random bytes
+// never.
+inline constexpr std::size_t token_bytes_min = 16;
 
 // [A-Za-z0-9._-]{1,64}, and neither "." nor "..". usage.
 result<void> check_cluster_name(std::string_view name);
 
-// The contents of a token file without the newline at its end. usage: missing, empty, too long;
-// denied: others may read it.
-result<std::string> read_token_file(const std::string& path);
+// The contents of a token file without the newline at its end. usage: missing, empty, too short,
+// too long; denied: others may read it.
+result<secret> read_token_file(const std::string& path);
 
 // Folders that the folders of clusters are made in.
 struct discovery_roots {
-  std::string runtime;    // XDG_RUNTIME_DIR; "", missing or somebody else's: not used
+  std::string runtime;    // XDG_RUNTIME_DIR; "", missing or somebody else's: not used; one that
+                          // others may write to is refused
   std::string temporary;  // TMPDIR, or /tmp
   static discovery_roots of_environment();
 };
@@ -66,7 +73,7 @@ class discovery {
 
   const std::string& folder() const noexcept { return folder_; }
   // The token that all processes of this user share for this cluster: DI-4.
-  result<std::string> shared_token() const;
+  result<secret> shared_token() const;
 
   // From now on the socket of `id` answers with `address`, and an earlier one of this object is
   // gone.

@@ -1,5 +1,6 @@
 #include "troupe/actors/net/tcp_connection.hpp"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -8,6 +9,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
+#include <string>
 #include <utility>
 
 namespace troupe {
@@ -60,13 +63,32 @@ tcp_connection::tcp_connection(std::shared_ptr<tcp_shared> shared, unique_fd fd,
 
 tcp_connection::~tcp_connection() { end(); }
 
-void tcp_connection::turn_away_oldest(tcp_shared& shared) {
-  std::shared_ptr<tcp_connection> oldest;
+// Who may have as many places as he likes: an address, and of IPv6 a network, since a machine there
+// has 2^64 of them.
+static std::string origin_of(const address& a) {
+  in6_addr host6;
+  if (inet_pton(AF_INET6, a.host.substr(0, a.host.find('%')).c_str(), &host6) != 1) return a.host;
+  return {reinterpret_cast<const char*>(&host6), sizeof host6 / 2};
+}
+
+void tcp_connection::turn_one_away(tcp_shared& shared, const address& newcomer) {
+  std::map<std::string, std::size_t> places;
   for (const auto& [at, weak] : shared.connections)
-    if (at->is_stranger_ && (oldest == nullptr || at->number_ < oldest->number_))
-      if (auto c = weak.lock()) oldest = std::move(c);
-  if (oldest != nullptr)
-    oldest->lost(error(error_code::denied,
+    if (at->is_stranger_) ++places[origin_of(at->peer_)];
+  const auto own = origin_of(newcomer);
+  ++places[own];
+  const auto largest = std::ranges::max_element(
+      places, {}, [&](const auto& p) { return std::pair(p.second, p.first == own); });
+  std::shared_ptr<tcp_connection> victim;
+  const auto stays_longer = [](const tcp_connection& c) {
+    return std::pair(c.has_spoken_, c.number_);
+  };
+  for (const auto& [at, weak] : shared.connections)
+    if (at->is_stranger_ && origin_of(at->peer_) == largest->first &&
+        (victim == nullptr || stays_longer(*at) < stays_longer(*victim)))
+      if (auto c = weak.lock()) victim = std::move(c);
+  if (victim != nullptr)
+    victim->lost(error(error_code::denied,
                        "it has not authenticated itself, and too many other "
                        "connections wait to"),
                  frame_fault::none);
@@ -211,6 +233,7 @@ bool tcp_connection::handle_events() {
       case frame_decoder::event::frame_complete: {
         const auto& p = decoder_.prelude();
         peer_reads_ = peer_reads_ || (p.flags & flag_reads_memory) != 0;
+        has_spoken_ = true;
         handler_->on_frame(
             {p.kind, p.sequence, p.ack, decoder_.header(), decoder_.payload(), p.payload_length});
         if (state_ != state::open) return false;

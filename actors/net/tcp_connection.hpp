@@ -45,8 +45,9 @@ class tcp_connection final : public io_loop::fd_handler,
   static std::shared_ptr<tcp_connection> make(std::shared_ptr<tcp_shared> shared, unique_fd fd,
                                               bool is_accepted);
   ~tcp_connection() override;
-  // Closes the stranger that has been here longest.
-  static void turn_away_oldest(tcp_shared& shared);
+  // Makes room for a stranger from `newcomer`: of the origin that has most places, or as many as
+  // `newcomer` with its own, the one that has been here longest goes, a silent one first.
+  static void turn_one_away(tcp_shared& shared, const address& newcomer);
 
   void start(channel_handler& handler);
   void send(outgoing_frame frame);
@@ -62,6 +63,7 @@ class tcp_connection final : public io_loop::fd_handler,
   void close();
   void abort();
   const address& peer_address() const noexcept { return peer_; }
+  address local_address() const { return fd_ ? local_address_of(fd_.get()) : address{}; }
 
   void on_ready(bool readable, bool writable) override;
 
@@ -118,6 +120,7 @@ class tcp_connection final : public io_loop::fd_handler,
   timer_id linger_{};
   state state_ = state::open;
   bool is_stranger_ = false;
+  bool has_spoken_ = false;   // a whole frame has come
   std::uint64_t number_ = 0;  // in the order in which connections were made
   bool flush_is_coming_ = false;
   bool sending_is_over_ = false;
@@ -150,6 +153,7 @@ class tcp_channel final : public channel {
   }
   void abort() override { connection_->abort(); }
   const address& peer_address() const override { return connection_->peer_address(); }
+  address local_address() const override { return connection_->local_address(); }
 
  private:
   std::shared_ptr<tcp_connection> connection_;

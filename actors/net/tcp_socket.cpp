@@ -3,12 +3,14 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <system_error>
@@ -30,11 +32,12 @@ socket_address ipv4(const in_addr& host, std::uint16_t port) {
   return a;
 }
 
-socket_address ipv6(const in6_addr& host, std::uint16_t port) {
+socket_address ipv6(const in6_addr& host, std::uint16_t port, std::uint32_t card = 0) {
   sockaddr_in6 in{};
   in.sin6_family = AF_INET6;
   in.sin6_port = htons(port);
   in.sin6_addr = host;
+  in.sin6_scope_id = card;
   socket_address a;
   std::memcpy(&a.storage, &in, sizeof in);
   a.length = sizeof in;
@@ -81,7 +84,15 @@ address to_address(const socket_address& a) {
   if (a.family() == AF_INET6) {
     sockaddr_in6 in;
     std::memcpy(&in, &a.storage, sizeof in);
+    // A socket for both families has IPv4 peers, too, and their addresses are IPv4's.
+    if (IN6_IS_ADDR_V4MAPPED(&in.sin6_addr)) {
+      inet_ntop(AF_INET, &in.sin6_addr.s6_addr[12], text, sizeof text);
+      return {text, ntohs(in.sin6_port)};
+    }
     inet_ntop(AF_INET6, &in.sin6_addr, text, sizeof text);
+    char card[IF_NAMESIZE] = {};
+    if (in.sin6_scope_id != 0 && if_indextoname(in.sin6_scope_id, card) != nullptr)
+      return {fmt::format("{}%{}", text, card), ntohs(in.sin6_port)};
     return {text, ntohs(in.sin6_port)};
   }
   return {"?", 0};
@@ -108,9 +119,13 @@ std::vector<socket_address> known_addresses(const address& a) {
   if (is_ipv4(a.host) && inet_pton(AF_INET, a.host.c_str(), &host4) == 1)
     return {ipv4(host4, a.port)};
   in6_addr host6;
-  if (is_ipv6(a.host) && inet_pton(AF_INET6, a.host.c_str(), &host6) == 1)
-    return {ipv6(host6, a.port)};
-  return {};
+  const auto percent = a.host.find('%');
+  if (!is_ipv6(a.host) || inet_pton(AF_INET6, a.host.substr(0, percent).c_str(), &host6) != 1)
+    return {};
+  // 0 where this machine has no such card; connect() then says that it is no address.
+  const auto card =
+      percent == std::string::npos ? 0U : if_nametoindex(a.host.substr(percent + 1).c_str());
+  return {ipv6(host6, a.port, card)};
 }
 
 result<std::vector<socket_address>> look_up(const address& a) {
@@ -153,7 +168,18 @@ void set_stream_options(int fd) {
 result<unique_fd> open_listener(const address& at) {
   auto found = look_up(at);
   if (!found) return found.error();
-  const socket_address& a = found->front();
+  // A name may stand for this machine's loopback address and for others (Debian's 127.0.1.1 in
+  // /etc/hosts): who gives a name other than localhost wants to be reached.
+  const bool is_name = known_addresses(at).empty();
+  const auto reaches_out = std::ranges::find_if(
+      *found, [](const socket_address& one) { return !is_loopback(to_address(one)); });
+  if (is_name && reaches_out == found->end())
+    return error(error_code::usage,
+                 fmt::format("cannot listen on {}: on this machine that name means {}, which no "
+                             "other machine reaches; give an address of this machine, or "
+                             "0.0.0.0:{} for all of them",
+                             to_string(at), to_address(found->front()).host, at.port));
+  const socket_address& a = is_name ? *reaches_out : found->front();
   unique_fd fd(::socket(a.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) return listen_error(at, errno);
   const int on = 1;

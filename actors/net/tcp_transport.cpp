@@ -40,10 +40,10 @@ class listener final : public io_loop::fd_handler, public std::enable_shared_fro
         return;
       }
       if (shared_->counters.strangers >= shared_->options.strangers_max) {
-        // The oldest is the one least likely to prove itself yet: silent connections keep nobody
-        // out.
+        // Of those that have said nothing the oldest is the one least likely to prove itself yet:
+        // silent connections keep nobody out, nor do many of one origin keep out another one.
         ++shared_->counters.turned_away;
-        tcp_connection::turn_away_oldest(*shared_);
+        tcp_connection::turn_one_away(*shared_, peer_of(fd.get()));
       }
       ++shared_->counters.accepted;
       set_stream_options(fd.get());

@@ -23,7 +23,8 @@ struct tcp_options {
   // Also where no wire is between the two ends: then no payload stays, since what is read in place
   // has no checksum.
   bool checksum_on_loopback = true;
-  // Accepted connections that have not proven themselves; with one more the oldest is closed.
+  // Accepted connections that have not proven themselves; with one more one of the origin that has
+  // most is closed, a silent one before one that has said something, the oldest first.
   std::size_t strangers_max = 64;
   std::size_t event_bytes_max = 512 * 1024;
   // What the kernel holds of a connection to this machine; 0: what it likes, which is 4 MiB. What

@@ -117,6 +117,9 @@ class channel {
   virtual void abort() = 0;
   // Of the other end, numeric.
   virtual const address& peer_address() const = 0;
+  // Of this end, numeric: by which the other end reached it, or which the route to there has. Empty
+  // where the network has no such thing.
+  virtual address local_address() const { return {}; }
 };
 
 enum class timer_id : std::uint64_t {};  // 0 is none

@@ -263,9 +263,9 @@ struct node_actor_state : part_services {
     if (auto* p = std::get_if<place_part>(&m.body)) return on_place(m.from, *p);
     if (auto* s = std::get_if<start_part>(&m.body)) return parts->start(m.from, *s);
     if (auto* h = std::get_if<halt_part>(&m.body)) return on_halt(m.from, *h);
-    if (auto* c = std::get_if<begin_cut>(&m.body)) return parts->cut(*c);
-    if (auto* c = std::get_if<cancel_run>(&m.body)) return parts->cancel(*c);
-    if (auto* b = std::get_if<epoch_begun>(&m.body)) return parts->begun(*b);
+    if (auto* c = std::get_if<begin_cut>(&m.body)) return parts->cut(m.from, *c);
+    if (auto* c = std::get_if<cancel_run>(&m.body)) return parts->cancel(m.from, *c);
+    if (auto* b = std::get_if<epoch_begun>(&m.body)) return parts->begun(m.from, *b);
     if (auto* s = std::get_if<stop_part>(&m.body)) return parts->stop(m.from, *s);
     if (auto* p = std::get_if<part_placed>(&m.body)) return to_job(p->job, m);
     if (auto* w = std::get_if<want_blob>(&m.body)) return to_job(w->job, m);
@@ -279,7 +279,7 @@ struct node_actor_state : part_services {
     if (auto* t = std::get_if<give_job>(&m.body)) return on_given(m.from, *t);
     if (auto* a = std::get_if<ask_for_job>(&m.body)) return on_asked(m.from, *a);
     if (auto* r = std::get_if<job_refused>(&m.body)) return on_refused(*r);
-    if (auto* j = std::get_if<job_moved>(&m.body)) return to_job(j->job, m);
+    if (auto* j = std::get_if<job_moved>(&m.body)) return on_moved(j->job, m);
     if (auto* l = std::get_if<lost_peer>(&m.body)) return to_job(l->job, m);
     if (auto* l = std::get_if<leaving_node>(&m.body)) return to_job(l->job, m);
     if (auto* w = std::get_if<work_word>(&m.body)) return on_word(m.from, *w);
@@ -288,9 +288,19 @@ struct node_actor_state : part_services {
 
   // Of a job that is coordinated here somebody else has a newer epoch, if it is newer.
   void on_halt(node_id from, const halt_part& h) {
-    if (const auto actor = job_actor(h.job); actor && from != view.env.self.id)
+    if (const auto actor = job_actor(h.job);
+        actor && from != view.env.self.id && view.jobs.at(h.job).request->recipe != nullptr)
       tell(self->context(), actor, peer_message{from, job_moved{h.job, h.epoch, from}});
     parts->halt(from, h);
+  }
+
+  // A job without a recipe ends with its coordinator, and nobody else can have it: NO-13.
+  void on_moved(job_id job, peer_message& m) {
+    const auto at = view.jobs.find(job);
+    if (at != view.jobs.end() && at->second.ended_ns == 0 && at->second.request->recipe == nullptr)
+      return note(fmt::format("ignored job_moved of job {} from {}: it cannot move",
+                              at->second.board->name, name_of(m.from)));
+    to_job(job, m);
   }
 
   void to_job(job_id job, peer_message& m) {

@@ -111,6 +111,9 @@ struct answerer {
     node_answer out;
     out.cluster = view.env.cluster;
     out.self = describe(view.env.self);
+    for (const auto& [id, peer] : view.peers)
+      if (peer.link) out.self.reaches.push_back(peer.member.name);
+    std::sort(out.self.reaches.begin(), out.self.reaches.end(), natural_less);
     for (const auto& m : view.members)
       if (const auto since = view.state_since.find(m.id);
           since == view.state_since.end() || since->second.second != node_view::long_ago)

@@ -144,10 +144,14 @@ void part_table::try_to_place(waiting_place w) {
   const auto job = p.job;
   if (const auto at = parts_.find(job); at != parts_.end()) {
     if (at->second.epoch >= p.epoch) {  // NO-1
+      if (!may_take_over(w.from, at->second))
+        return ignore(w.from, job, "place_part", at->second.coordinator);
       if (at->second.coordinator != w.from)
         node_.send(w.from, job_moved{job, at->second.epoch, at->second.coordinator});
       return;
     }
+    if (!may_take_over(w.from, at->second))
+      return ignore(w.from, job, "place_part", at->second.coordinator);
     if (at->second.ended_ns == 0) {
       if (!at->second.is_halted)
         halt(at->second.coordinator, halt_part{job, at->second.epoch, "a newer epoch has begun"});
@@ -552,25 +556,24 @@ void part_table::on_bound(job_id job) {
 
 void part_table::start(node_id from, const start_part& s) {
   auto* part = find_running(s.job);
-  if (part != nullptr && part->coordinator == from)
-    tell(node_.context(), part->supervisor, start_firing{});
+  if (part != nullptr && part->coordinator != from)
+    return ignore(from, s.job, "start_part", part->coordinator);
+  if (part != nullptr) tell(node_.context(), part->supervisor, start_firing{});
 }
 
-void part_table::cut(const begin_cut& c) {
-  auto* part = find_running(c.job);
-  if (part != nullptr && part->epoch == c.epoch)
+void part_table::cut(node_id from, const begin_cut& c) {
+  if (auto* part = find_running_of(from, c.job, c.epoch, "begin_cut"))
     tell(node_.context(), part->supervisor, mark_cut{c.mark});
 }
 
-void part_table::cancel(const cancel_run& c) {
-  auto* part = find_running(c.job);
-  if (part != nullptr && part->epoch == c.epoch)
+void part_table::cancel(node_id from, const cancel_run& c) {
+  if (auto* part = find_running_of(from, c.job, c.epoch, "cancel_run"))
     tell(node_.context(), part->supervisor, cancel_step{c.step});
 }
 
-void part_table::begun(const epoch_begun& b) {
-  auto* part = find_running(b.job);
-  if (part == nullptr || part->epoch != b.epoch) return;
+void part_table::begun(node_id from, const epoch_begun& b) {
+  auto* part = find_running_of(from, b.job, b.epoch, "epoch_begun");
+  if (part == nullptr) return;
   const auto& plan = *part->context->job_plan;
   std::erase_if(kept_[b.job], [&](const auto& entry) {
     return std::none_of(part->actors.begin(), part->actors.end(), [&](auto i) {
@@ -587,6 +590,38 @@ part_entry* part_table::find_running(job_id job) {
   if (at != parts_.end() && at->second.ended_ns == 0) return &at->second;
   ++stray_messages_;
   return nullptr;
+}
+
+part_entry* part_table::find_running_of(node_id from, job_id job, std::uint32_t epoch,
+                                        const char* what) {
+  auto* part = find_running(job);
+  if (part == nullptr || part->epoch != epoch) return nullptr;
+  if (part->coordinator == from) return part;
+  ignore(from, job, what, part->coordinator);
+  return nullptr;
+}
+
+// With a newer epoch, which the caller has looked at.
+bool part_table::may_take_over(node_id from, const part_entry& part) const {
+  const bool is_gone =
+      part.coordinator != node_.environment().self.id && !node_.peers().contains(part.coordinator);
+  return part.coordinator == from || part.may_move || is_gone ||
+         (part.ended_ns != 0 && !part.is_halted);
+}
+
+void part_table::ignore(node_id from, job_id job, const char* what, node_id coordinator) {
+  constexpr std::size_t noted_max = 256;
+  ++stray_messages_;
+  if (ignored_.size() >= noted_max || !ignored_.emplace(job, from).second) return;
+  const auto name = [this](node_id n) {
+    if (n == node_.environment().self.id) return node_.environment().self.name;
+    const auto at = node_.peers().find(n);
+    return at != node_.peers().end() ? at->second.member.name : fmt::format("{:016x}", raw(n));
+  };
+  node_.note(
+      fmt::format("ignored {} of job {:016x} from {}, since {} coordinates that job; further "
+                  "ones of it are ignored without a word",
+                  what, raw(job), name(from), name(coordinator)));
 }
 
 // The first reason stands.
@@ -610,7 +645,7 @@ void part_table::stop(job_id job, part_entry& part, const std::string& reason) {
     tell(node_.context(), node_.environment().archive, close_cuts{job});
 }
 
-// NO-13
+// NO-15
 void part_table::let_go(part_entry& part) {
   has_freed_memory_ = true;
   try {
@@ -622,11 +657,13 @@ void part_table::let_go(part_entry& part) {
 
 void part_table::stop(node_id from, const stop_part& s) {
   if (const auto at = parts_.find(s.job);
-      at != parts_.end() && is_former(from, s.job, at->second, at->second.epoch))
+      at != parts_.end() && is_former(from, s.job, at->second, at->second.epoch, "stop_part"))
     return;
-  std::erase_if(waiting_, [&](const auto& w) { return w.place.job == s.job; });
-  unanswered_.erase(s.job);
+  std::erase_if(waiting_, [&](const auto& w) { return w.place.job == s.job && w.from == from; });
   const auto at = parts_.find(s.job);
+  if (const auto asked = unanswered_.find(s.job);
+      asked != unanswered_.end() && (asked->second.first == from || at != parts_.end()))
+    unanswered_.erase(asked);
   if (at == parts_.end()) {
     kept_.erase(s.job);
     ++stray_messages_;
@@ -636,10 +673,13 @@ void part_table::stop(node_id from, const stop_part& s) {
 }
 
 void part_table::halt(node_id from, const halt_part& h) {
-  std::erase_if(waiting_,
-                [&](const auto& w) { return w.place.job == h.job && w.place.epoch <= h.epoch; });
+  std::erase_if(waiting_, [&](const auto& w) {
+    return w.place.job == h.job && w.place.epoch <= h.epoch && (w.from == from || w.place.may_move);
+  });
   const auto at = parts_.find(h.job);
-  if (at != parts_.end() && is_former(from, h.job, at->second, h.epoch)) return;
+  if (at != parts_.end() && is_former(from, h.job, at->second, h.epoch, "halt_part")) return;
+  if (at != parts_.end() && !may_take_over(from, at->second))
+    return ignore(from, h.job, "halt_part", at->second.coordinator);
   if (at != parts_.end()) obey(h.job, at->second, from, h.epoch);
   if (at == parts_.end() || at->second.ended_ns != 0) return answer_halt(h.job, from, h.epoch);
   auto& part = at->second;
@@ -652,9 +692,14 @@ void part_table::halt(node_id from, const halt_part& h) {
 }
 
 // NO-9. Somebody else has the part, in that epoch or a newer one; it is told so.
-bool part_table::is_former(node_id from, job_id job, const part_entry& part, std::uint32_t epoch) {
+bool part_table::is_former(node_id from, job_id job, const part_entry& part, std::uint32_t epoch,
+                           const char* what) {
   const auto newest = std::max(part.epoch, part.halted_epoch);
   if (part.coordinator == from || part.orphaned_ns != 0 || newest < epoch) return false;
+  if (!may_take_over(from, part)) {  // NO-13: it never had it
+    ignore(from, job, what, part.coordinator);
+    return true;
+  }
   node_.send(from, job_moved{job, newest, part.coordinator});
   return true;
 }

@@ -25,7 +25,16 @@
 //       asks for something, or whose part another one halts, is told job_moved.
 // NO-8  A halt is answered once its coordinator is a peer, which another node may have known before
 //       us: nothing that was asked stays without an answer.
-// NO-13  Of a part that has ended, and whose job does not go on, stays what is listed, for a minute
+// NO-13  Who may say what of a job that has a part here. A message from anybody else is counted,
+//        noted as an event, and changes nothing; a former coordinator is told who has the job.
+//          start, cut, begun, cancel   its coordinator
+//          halt, place                 its coordinator; where that is no peer any more, or the job
+//                                      may move, whoever goes on with it, with a newer epoch
+//          stop                        its coordinator; where the job may move and that is gone,
+//                                      whoever goes on with it; of a part that waits to be placed,
+//                                      who has asked for that
+//        Of a job that is coordinated here and cannot move, nobody is believed that it has moved.
+// NO-15  Of a part that has ended, and whose job does not go on, stays what is listed, for a minute
 //        and not of more than 100 parts: neither constants nor variables nor buffers
 //        (ended_part.hpp).
 // NO-14  Of what a plan names a node asks the coordinator for what it does not have, and keeps it
@@ -113,9 +122,9 @@ class part_table {
   void halt(node_id from, const halt_part& h);
   void stop(node_id from, const stop_part& s);
   void on_piece(node_id from, blob_piece& p);
-  void cut(const begin_cut& c);
-  void cancel(const cancel_run& c);
-  void begun(const epoch_begun& b);
+  void cut(node_id from, const begin_cut& c);
+  void cancel(node_id from, const cancel_run& c);
+  void begun(node_id from, const epoch_begun& b);
 
   // --- what happens here -------------------------------------------------------------------------
   void on_event(part_event& e);
@@ -184,8 +193,13 @@ class part_table {
   void answer_waiting_halts();
   void stop_orphans();
   void obey(job_id job, part_entry& part, node_id from, std::uint32_t epoch);
-  bool is_former(node_id from, job_id job, const part_entry& part, std::uint32_t epoch);
+  bool is_former(node_id from, job_id job, const part_entry& part, std::uint32_t epoch,
+                 const char* what);
   part_entry* find_running(job_id job);
+  // NO-13.
+  part_entry* find_running_of(node_id from, job_id job, std::uint32_t epoch, const char* what);
+  bool may_take_over(node_id from, const part_entry& part) const;
+  void ignore(node_id from, job_id job, const char* what, node_id coordinator);
   static void note_times(const part_entry& part, op_times& to);
   static std::uint64_t data_messages(const part_entry& part);
   static std::vector<shard_report> reports(const part_entry& part);
@@ -203,8 +217,9 @@ class part_table {
   std::map<job_id, std::pair<node_id, std::uint32_t>> unanswered_;
   op_times times_;
   std::uint32_t last_part_ = 0;
-  bool has_freed_memory_ = false;     // that the process may still hold
-  std::uint64_t stray_messages_ = 0;  // NO-4
+  bool has_freed_memory_ = false;                 // that the process may still hold
+  std::uint64_t stray_messages_ = 0;              // NO-4
+  std::set<std::pair<job_id, node_id>> ignored_;  // whose messages were noted: NO-13
 };
 
 }  // namespace troupe

@@ -66,12 +66,15 @@ std::int64_t waited_for_cpu_ns() {
 
 // Equal in two processes only where each may ask the kernel whether the other's pid lives:
 // containers of one host, or two machines of one name, differ in their process namespace or their
-// boot.
+// boot; and only where a refused connection means that nobody is there, which differs with the
+// network namespace.
 std::string host_identity() {
   char name[256] = {};
   std::string identity = ::gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
-  struct stat pids{};
-  if (::stat("/proc/self/ns/pid", &pids) == 0) identity += fmt::format("/{}", pids.st_ino);
+  for (const char* kind : {"/proc/self/ns/pid", "/proc/self/ns/net"}) {
+    struct stat space{};
+    if (::stat(kind, &space) == 0) identity += fmt::format("/{}", space.st_ino);
+  }
   if (std::ifstream boot("/proc/sys/kernel/random/boot_id"); boot) {
     std::string id;
     boot >> id;
@@ -163,6 +166,7 @@ struct process::parts {
   caf::actor node, member_actor, archive, supervisor;
   std::vector<std::shared_ptr<device_streams>> devices;
   std::uint32_t streams = 1;
+  std::string listens_at;
   std::atomic<bool> has_ended = false;
   pid_t pid = ::getpid();
 };
@@ -213,6 +217,15 @@ result<std::unique_ptr<process>> process::begin(const process_options& options) 
   if (!at) return at.error();
   for (const auto& j : options.join)
     if (const auto seed = parse_address(j); !seed) return seed.error();
+  if (!options.announce.empty()) {
+    const auto told = parse_address(options.announce);
+    if (!told) return error(error_code::usage, "--announce: " + told.error().message());
+    if (is_wildcard(*told))
+      return error(error_code::usage,
+                   fmt::format("--announce {}: that means every address of a machine, and nobody "
+                               "can connect there; give the one that others reach",
+                               options.announce));
+  }
   for (const auto* library : options.libraries)
     if (auto added = add_ops(p->ops, p->kernels, *library); !added) return added.error();
   for (const auto& file : options.load)
@@ -225,6 +238,7 @@ result<std::unique_ptr<process>> process::begin(const process_options& options) 
   for (const auto& g : gpus->gpus) add_device(env.self.devices, g.hardware, g.memory_bytes);
   env.cluster = options.cluster.empty() ? "alone" : options.cluster;
   env.seeds = options.join;
+  env.announced = options.announce;
   env.net = &p->net;
   env.clock = p->clock;
   env.random = random_bytes;
@@ -253,8 +267,11 @@ result<std::unique_ptr<process>> process::begin(const process_options& options) 
   p->loop.on_sleep(
       [lane_of_io](bool sleeps) { sleeps ? lane_of_io->falls_asleep() : lane_of_io->wakes(); });
   p->member = std::make_shared<member_core>(std::move(env));
-  if (!options.cluster.empty())
-    if (auto listening = p->member->listen(*at); !listening) return listening.error();
+  if (!options.cluster.empty()) {
+    auto listening = p->member->listen(*at);
+    if (!listening) return listening.error();
+    p->listens_at = to_string(*listening);
+  }
 
   p->config.streams = p->streams;
   p->config.io = &p->events;
@@ -335,7 +352,7 @@ process::~process() {
 caf::actor_system& process::system() { return *parts_->system; }
 const caf::actor& process::node() const { return parts_->node; }
 const member_info& process::self() const { return parts_->member->self(); }
-const std::string& process::address() const { return parts_->member->self().address; }
+const std::string& process::address() const { return parts_->listens_at; }
 const op_table& process::ops() const { return parts_->ops; }
 const kernel_table& process::kernels() const { return parts_->kernels; }
 host_device& process::device() const { return parts_->device; }

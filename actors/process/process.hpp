@@ -50,7 +50,11 @@ struct process_options {
   // How long others wait for a sign of life of this process before they hold it dead: from one
   // second to an hour; 0: one second.
   std::chrono::nanoseconds lease{0};
-  std::string listen;             // HOST:PORT; empty: a free port on loopback
+  std::string listen;  // HOST:PORT; empty: a free port on loopback
+  // HOST:PORT that others are told to reach this process at, where it is not the one above
+  // (containers, address translation, port mappings); port 0: the one that it listens on. Empty:
+  // the address above, or at a wildcard the one by which the first peer and it meet.
+  std::string announce{};
   std::vector<std::string> join;  // HOST:PORT
   std::string token_file;         // empty: the token of this user's clusters on this machine
   std::uint32_t streams = 1;
@@ -84,9 +88,11 @@ class process : public std::enable_shared_from_this<process> {
 
   caf::actor_system& system();
   const caf::actor& node() const;
-  // Its record; what does not change of it may be read from any thread.
+  // Its record; what does not change of it may be read from any thread, and at a wildcard its
+  // address does.
   const member_info& self() const;
-  const std::string& address() const;  // HOST:PORT that others reach this process at
+  // HOST:PORT at which it listens, at a wildcard too. What others are told is its record's.
+  const std::string& address() const;
   const op_table& ops() const;
   const kernel_table& kernels() const;
   host_device& device() const;

@@ -206,8 +206,9 @@ class session_impl final : public session {
     auto view = look();
     auto there = usable(view);
     if (!is_alone_ && there.empty())
-      return error(error_code::unreachable,
-                   "the cluster has no node that takes work: start troupe-node");
+      return with_left_out(error(error_code::unreachable,
+                                 "the cluster has no node that takes work: start troupe-node"),
+                           not_reached(view));
     auto able = with_libraries(std::move(there), libraries_of(g));
     if (!is_alone_ && able.nodes.empty())
       return error(error_code::usage,
@@ -219,7 +220,11 @@ class session_impl final : public session {
         first_roles(able.nodes, view.self.id, o.workers, o.shards,
                     o.on_failure != failure_policy::stop, o.replicas > 0, o.all_reduce, wishes);
     may_come = !roles && able.left_out.empty();
-    if (!roles) return with_left_out(roles.error(), able.left_out);
+    if (!roles) {
+      auto left_out = able.left_out;
+      for (auto& line : not_reached(view)) left_out.push_back(std::move(line));
+      return with_left_out(roles.error(), left_out);
+    }
     return found_roles{std::move(*roles), std::move(view), std::move(able)};
   }
 
@@ -244,6 +249,22 @@ class session_impl final : public session {
     return left_out.empty()
                ? e
                : error(e.code(), fmt::format("{}; left out: {}", e.text(), some_of(left_out)));
+  }
+
+  // Nodes that the cluster has, or had until lately, and that no link leads to from here.
+  std::vector<std::string> not_reached(const view_changed& view) const {
+    std::vector<std::string> lines;
+    if (is_alone_) return lines;
+    for (const auto& m : view.members) {
+      if (m.kind != member_kind::node || m.state == member_state::left ||
+          view.linked.contains(m.id))
+        continue;
+      lines.push_back(fmt::format(
+          "{} at {}, which this program does not reach{}", m.name,
+          m.address.empty() ? "an unknown address" : m.address,
+          m.reason.empty() ? "" : fmt::format(" ({}: {})", to_string(m.state), m.reason)));
+    }
+    return lines;
   }
 
   static std::string some_of(const std::vector<std::string>& lines) {

@@ -1,5 +1,6 @@
 #include "troupe/runtime/cluster/membership.hpp"
 
+#include "troupe/runtime/text/address.hpp"
 #include "troupe/schema/error.hpp"
 
 #include <fmt/format.h>
@@ -57,8 +58,7 @@ membership::membership(member_info self, const membership_options& options, std:
 // --- links ---------------------------------------------------------------------------------------
 
 void membership::add_seed(std::string address, bool is_lasting, std::int64_t now_ns, node_id id) {
-  if (has_ended_ || address.empty() || address == self_.address || (raw(id) != 0 && id == self_.id))
-    return;
+  if (has_ended_ || address.empty() || is_own(address) || (raw(id) != 0 && id == self_.id)) return;
   for (auto& s : seeds_) {
     if (s.address != address) continue;
     s.is_lasting = s.is_lasting || is_lasting;
@@ -71,7 +71,7 @@ void membership::add_seed(std::string address, bool is_lasting, std::int64_t now
 }
 
 void membership::linked(node_id peer, member_kind kind, std::int64_t now_ns,
-                        std::string_view dialled) {
+                        std::string_view dialled, std::string_view reached) {
   if (has_ended_) return;
   if (!dialled.empty()) {
     for (auto& s : seeds_)
@@ -86,6 +86,8 @@ void membership::linked(node_id peer, member_kind kind, std::int64_t now_ns,
     if (graves_.contains(peer)) p.info.state = member_state::dead;
   }
   p.is_linked = p.was_linked = p.redials = true;
+  p.dial_error.clear();
+  if (!reached.empty()) p.reached = reached;
   if (is_final(peer)) return fence(p, now_ns);
   heard(peer, now_ns);
   p.is_owed_view = false;
@@ -139,8 +141,18 @@ void membership::link_given_up(node_id peer, std::int64_t now_ns) {
 }
 
 void membership::dial_failed(node_id peer, std::string_view address, dial_failure why,
-                             std::int64_t now_ns) {
+                             std::int64_t now_ns, std::string_view text) {
   if (has_ended_) return;
+  if (why == dial_failure::itself) {
+    // What a name means may change, so a lasting one is dialled again, ever more seldom.
+    const auto at = parse_address(address);
+    const bool is_numeric = at && (is_ipv4(at->host) || is_ipv6(at->host));
+    if (is_numeric && own_addresses_.size() < options_.own_addresses_max)
+      own_addresses_.emplace(address);
+    std::erase_if(seeds_, [&](const seed& s) {
+      return s.address == address && (is_numeric || !s.is_lasting);
+    });
+  }
   if (why == dial_failure::refused)
     std::erase_if(seeds_, [&](const seed& s) { return s.address == address && !s.is_lasting; });
   const auto at = peers_.find(peer);
@@ -148,17 +160,26 @@ void membership::dial_failed(node_id peer, std::string_view address, dial_failur
       !is_living(at->second.info))
     return;
   auto& p = at->second;
-  if (why == dial_failure::other_life)
-    return end_member(p, member_state::dead,
-                      fmt::format("another process answers at {}", p.info.address), false, now_ns);
-  if (why == dial_failure::refused && p.info.host == self_.host)
-    return end_member(p, member_state::dead,
-                      fmt::format("connection refused at {}", p.info.address), false, now_ns);
+  // A loopback address of another machine leads to a process of this one.
+  const auto where = parse_address(address);
+  const bool is_of_this_machine = p.info.host == self_.host;
+  const bool leads_elsewhere =
+      address != p.reached && !is_of_this_machine && where && is_loopback(*where);
+  if (why == dial_failure::other_life && !leads_elsewhere)
+    return end_member(p, member_state::dead, fmt::format("another process answers at {}", address),
+                      false, now_ns);
+  if (why == dial_failure::refused && is_of_this_machine)
+    return end_member(p, member_state::dead, fmt::format("connection refused at {}", address),
+                      false, now_ns);
   p.dial_at_ns = std::max(p.dial_at_ns, now_ns + options_.redial_ns);
+  p.dial_error = why == dial_failure::itself       ? "this node itself answers there"
+                 : why == dial_failure::other_life ? "another process answers there"
+                                                   : std::string(text);
+  clip(p.dial_error, 256);
   // By hearsay only: its first lease is running, and nobody here relies on it yet.
   if (!p.was_linked || p.info.state == member_state::unreachable) return;
   p.info.state = member_state::unreachable;
-  p.info.reason = fmt::format("no connection to {}", p.info.address);
+  p.info.reason = fmt::format("no connection to {}", address);
   emit_event(membership_action_kind::unreachable, p);
 }
 
@@ -223,10 +244,14 @@ void membership::take_record(member_info m, node_id from, std::int64_t now_ns) {
   if (m.revision <= p.info.revision) return;
   const auto state = p.info.state;
   auto reason = p.info.reason;
+  const auto address = p.info.address;
   p.info = united(p.info, m);
   p.info.state = state;  // ours is what we think ourselves
   p.info.reason = std::move(reason);
   owe_view_to_all(from);
+  if (p.info.address == address) return;
+  p.dial_at_ns = std::min(p.dial_at_ns, now_ns + options_.dial_grace_ns);
+  replace_older_life(p.info, now_ns);
 }
 
 // A peer holds it dead. Where we have a link, its signs of life decide; where we never had one, it
@@ -248,6 +273,7 @@ void membership::add_member(member_info m, node_id from, std::int64_t now_ns) {
   auto& p = at->second;
   if (is_new || !p.is_linked) p.heard_ns = now_ns;
   p.is_member = true;
+  p.joined_ns = now_ns;
   p.info = std::move(m);
   if (p.info.state == member_state::left) {
     // Kept so that it is listed; for us it never joined.
@@ -262,7 +288,8 @@ void membership::add_member(member_info m, node_id from, std::int64_t now_ns) {
   replace_older_life(p.info, now_ns);
 }
 
-// Two living members cannot listen at one address: the one that started earlier is gone.
+// Two living members cannot listen at one address: the one that started earlier is gone. Unless it
+// is another process and a link to it stands: then they announce what is not theirs alone.
 void membership::replace_older_life(const member_info& newer, std::int64_t now_ns) {
   if (newer.address.empty()) return;
   const auto newer_id = newer.id;
@@ -271,6 +298,7 @@ void membership::replace_older_life(const member_info& newer, std::int64_t now_n
     auto& n = peers_.at(newer_id);
     if (p.info.address != n.info.address || p.info.host != n.info.host) continue;
     auto& older = age_key(p.info) < age_key(n.info) ? p : n;
+    if (older.is_linked && p.info.pid != n.info.pid) return;
     end_member(older, member_state::dead,
                fmt::format("another process answers at {}", older.info.address), false, now_ns);
     return;
@@ -353,6 +381,15 @@ void membership::set_jobs(std::uint32_t jobs) {
   self_.jobs = jobs;
   ++self_.revision;
   owe_view_to_all({});
+}
+
+void membership::set_address(std::string address, std::int64_t now_ns) {
+  if (has_ended_ || self_.address == address) return;
+  self_.address = std::move(address);
+  ++self_.revision;
+  std::erase_if(seeds_, [&](const seed& s) { return s.address == self_.address; });
+  owe_view_to_all({});
+  gossip(now_ns);
 }
 
 // --- two halves ----------------------------------------------------------------------------------
@@ -445,6 +482,11 @@ const member_info* membership::find(node_id id) const {
   return at != peers_.end() && at->second.is_member ? &at->second.info : nullptr;
 }
 
+std::string membership::address_of(node_id id) const {
+  const auto at = peers_.find(id);
+  return at != peers_.end() ? way_to(at->second) : std::string();
+}
+
 std::vector<member_info> membership::view() const {
   std::vector<member_info> out{self_};
   for (const auto& [id, p] : peers_)
@@ -479,6 +521,24 @@ std::uint32_t membership::jobs_on_our_side() const {
   return jobs;
 }
 
+bool membership::is_own(std::string_view address) const {
+  return address == self_.address || own_addresses_.contains(address);
+}
+
+std::string membership::why_unreached(const peer_entry& p) const {
+  if (p.info.address.empty())
+    return "no address of it is known, and it has not connected (--announce HOST:PORT gives one)";
+  if (p.info.address == self_.address)
+    return fmt::format(
+        "it announces {}, as this node does: give each an address of its own, by --listen or "
+        "--announce HOST:PORT",
+        p.info.address);
+  return fmt::format(
+      "no connection to {}{}{}, nor has it connected: give it an address that others reach, by "
+      "--listen or --announce HOST:PORT",
+      p.info.address, p.dial_error.empty() ? "" : ": ", p.dial_error);
+}
+
 membership membership::reborn(node_id id, std::uint64_t start_time_ns, std::int64_t now_ns) const {
   auto self = self_;
   self.id = id;
@@ -488,6 +548,7 @@ membership membership::reborn(node_id id, std::uint64_t start_time_ns, std::int6
   self.revision = 0;
   ++self.incarnation;
   membership out(std::move(self), options_, now_ns, bugs_);
+  out.own_addresses_ = own_addresses_;
   for (const auto& s : seeds_) out.add_seed(s.address, s.is_lasting, now_ns);
   for (const auto& [peer, p] : peers_)
     if (p.is_member && is_living(p.info)) out.add_seed(p.info.address, false, now_ns);

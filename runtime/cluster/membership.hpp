@@ -20,6 +20,7 @@
 //   link_given_up(peer)  it can't go on                         connect, check_process
 //   dial_failed(peer)    a connect action or the link's redial  died, unreachable
 //   process_gone(peer)   answer to check_process: no such pid   died
+//   set_address(address) others reach us there, it turns out    send_view
 //   tick()               every options.tick_ns                  send_heartbeat, send_view,
 //                                                               unreachable, died ...
 //
@@ -50,6 +51,11 @@
 //       by nodes().
 // MB-8  Memory is bounded: members_max living ones, dead_kept records of dead ones, graves_max of
 //       their ids.
+// MB-9  A member whose address is not known yet (it listens at a wildcard, and has met nobody) is
+//       not dialled: it dials. An address at which we found ourselves is not dialled again, whoever
+//       announces it.
+// MB-10 A member that we only hear of is unreachable when unreached_ns have passed without a link;
+//       the reason is that of the last dial.
 //
 // Threading: one owner. Time is passed in, monotonic, in nanoseconds; member_info has wall-clock
 // start times.
@@ -78,6 +84,8 @@ struct membership_options {
   std::int64_t pause_ns = 200'000'000;    // MB-4
   // The lease of a member that we know by hearsay and have no link to yet.
   std::int64_t first_link_ns = 5'000'000'000;
+  // And when we say that there is no link: MB-10.
+  std::int64_t unreached_ns = 2'000'000'000;
   // The larger id waits so long for the smaller one to dial.
   std::int64_t dial_grace_ns = 300'000'000;
   std::int64_t redial_ns = 500'000'000;        // between two dials to the same address
@@ -90,6 +98,7 @@ struct membership_options {
   std::size_t dead_kept = 256;
   std::size_t graves_max = 65'536;
   std::size_t seeds_max = 256;
+  std::size_t own_addresses_max = 64;
 };
 
 // "n" and five letters or digits, made of the id: a name that needs no agreement, never changes,
@@ -135,6 +144,7 @@ struct membership_action {
 enum class dial_failure : std::uint8_t {
   refused,
   other_life,  // somebody else answered at the address
+  itself,      // we did
   other,       // no route, no answer in time, broken handshake
 };
 
@@ -148,8 +158,11 @@ class membership {
   // An address where a member may be. `id` as far as discovery knows it. `is_lasting`: keep trying
   // after a refusal (--join).
   void add_seed(std::string address, bool is_lasting, std::int64_t now_ns, node_id id = {});
-  // `dialled`: the address of the connect action that led to this link, "" if the peer dialled.
-  void linked(node_id peer, member_kind kind, std::int64_t now_ns, std::string_view dialled = {});
+  // `dialled`: the address of the connect action that led to this link, "" if the peer dialled;
+  // `reached`: what that turned out to be, numeric. The peer is dialled there from then on: what it
+  // announces may be reached from elsewhere alone.
+  void linked(node_id peer, member_kind kind, std::int64_t now_ns, std::string_view dialled = {},
+              std::string_view reached = {});
   void heard(node_id peer, std::int64_t now_ns);
   void on_view(node_id from, std::span<const member_info> members, std::int64_t now_ns);
   void on_leave(node_id from, std::string_view reason, std::int64_t now_ns);
@@ -157,11 +170,14 @@ class membership {
   void link_lost(node_id peer, std::int64_t now_ns);
   // The link is closed for good, while the peer may live: a new one is dialled from here.
   void link_given_up(node_id peer, std::int64_t now_ns);
-  // `peer` is 0 where the connect action named nobody.
-  void dial_failed(node_id peer, std::string_view address, dial_failure why, std::int64_t now_ns);
+  // `peer` is 0 where the connect action named nobody; `text`: the error, for people.
+  void dial_failed(node_id peer, std::string_view address, dial_failure why, std::int64_t now_ns,
+                   std::string_view text = {});
   void process_gone(node_id peer, std::int64_t now_ns);
   // How many parts of jobs run here now; goes out with the next views.
   void set_jobs(std::uint32_t jobs);
+  // Where others reach us, as it has turned out; goes out with the next views.
+  void set_address(std::string address, std::int64_t now_ns);
   void leave(std::string_view reason);
   void tick(std::int64_t now_ns);
 
@@ -172,6 +188,8 @@ class membership {
   // Everybody else that is or was a member, as seen from here; of the dead the last ones.
   std::vector<member_info> members() const;
   const member_info* find(node_id id) const;
+  // Where `id` is dialled from here; empty: nowhere.
+  std::string address_of(node_id id) const;
   // What goes to peers: with self, and without what only we think (unreachable).
   std::vector<member_info> view() const;
   // Living members of kind node, with self if it is one; unreachable ones count.
@@ -196,6 +214,9 @@ class membership {
     bool redials = false;       // there is a link, which redials by itself
     std::int64_t dial_at_ns = 0;
     std::int64_t close_at_ns = 0;  // a fenced one's; 0: not fenced
+    std::int64_t joined_ns = 0;    // when we heard of it
+    std::string dial_error;        // of the last dial, as long as there was no link
+    std::string reached;           // where a dial of ours has reached it
   };
   struct seed {
     std::string address;
@@ -224,6 +245,11 @@ class membership {
   void give_way(std::string why);
   void check_leases(std::int64_t now_ns);
   std::int64_t lease_of(const peer_entry& p) const noexcept;
+  bool is_own(std::string_view address) const;
+  std::string why_unreached(const peer_entry& p) const;
+  static const std::string& way_to(const peer_entry& p) {
+    return p.reached.empty() ? p.info.address : p.reached;
+  }
   void dial(std::int64_t now_ns);
   void dial_seeds(std::int64_t now_ns);
   void beat(std::int64_t now_ns);
@@ -235,7 +261,8 @@ class membership {
   const planted_bugs* bugs_;             // tests only
   std::map<node_id, peer_entry> peers_;  // ordered: the same history gives the same actions
   std::vector<seed> seeds_;
-  std::deque<node_id> dead_order_;  // of the kept records of dead ones
+  std::set<std::string, std::less<>> own_addresses_;  // numeric, where we found ourselves: MB-9
+  std::deque<node_id> dead_order_;                    // of the kept records of dead ones
   std::set<node_id> graves_;
   std::deque<node_id> grave_order_;
   std::vector<membership_action> actions_;

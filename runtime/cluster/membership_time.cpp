@@ -50,8 +50,15 @@ void membership::check_leases(std::int64_t now_ns) {
       peers_.erase(at);
     } else if (silent >= lease_of(p)) {
       end_member(p, member_state::dead,
-                 fmt::format("no sign of life for {:.1f} s", static_cast<double>(silent) * 1e-9),
+                 p.was_linked ? fmt::format("no sign of life for {:.1f} s",
+                                            static_cast<double>(silent) * 1e-9)
+                              : why_unreached(p),
                  true, now_ns);
+    } else if (!p.was_linked && p.info.state == member_state::alive &&
+               now_ns - p.joined_ns >= options_.unreached_ns) {  // MB-10
+      p.info.state = member_state::unreachable;
+      p.info.reason = why_unreached(p);
+      emit_event(membership_action_kind::unreachable, p);
     } else if (silent >= options_.suspect_ns && p.was_linked &&
                p.info.state == member_state::alive) {
       p.info.state = member_state::unreachable;
@@ -66,11 +73,11 @@ void membership::check_leases(std::int64_t now_ns) {
 void membership::dial(std::int64_t now_ns) {
   if (has_ended_) return;
   for (auto& [id, p] : peers_) {
-    if (!p.is_member || p.is_linked || p.redials || !is_living(p.info) || p.info.address.empty() ||
-        now_ns < p.dial_at_ns)
+    if (!p.is_member || p.is_linked || p.redials || !is_living(p.info) || way_to(p).empty() ||
+        is_own(way_to(p)) || now_ns < p.dial_at_ns)
       continue;
     p.dial_at_ns = now_ns + options_.redial_ns;
-    emit(membership_action_kind::connect, id, p.info.address);
+    emit(membership_action_kind::connect, id, way_to(p));
   }
 }
 

@@ -67,7 +67,11 @@ std::vector<node_snapshot> merge_nodes(std::span<const node_answer> answers,
     if (a.self.kind != "node") continue;
     std::set<std::string_view> known{a.self.id};
     for (const auto& peer : a.peers) known.insert(peer.id);
-    for (auto& [id, n] : nodes) n.unknown_to += known.contains(id) ? 0 : 1;
+    const std::set<std::string_view> reached(a.self.reaches.begin(), a.self.reaches.end());
+    for (auto& [id, n] : nodes) {
+      n.unknown_to += known.contains(id) ? 0 : 1;
+      n.unreached_by += id == a.self.id || reached.contains(n.name) ? 0 : 1;
+    }
   }
   std::vector<node_snapshot> list;
   for (auto& [id, n] : nodes) list.push_back(std::move(n));

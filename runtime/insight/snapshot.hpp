@@ -83,8 +83,11 @@ struct node_snapshot {
   node_state state = node_state::alive;
   std::string reason;              // of a state other than alive, for a person
   double unreachable_seconds = 0;  // age of a state other than alive
-  // Of merge(): how many nodes that answered have not heard of it yet. Not written to JSON.
-  std::uint32_t unknown_to = 0;
+  // Of who answered for itself: the names of the members that a link leads to from there.
+  std::vector<std::string> reaches{};
+  // Of merge(): how many nodes that answered have not heard of it yet, or have no link to it. Not
+  // written to JSON.
+  std::uint32_t unknown_to = 0, unreached_by = 0;
 
   friend bool operator==(const node_snapshot&, const node_snapshot&) = default;
 };

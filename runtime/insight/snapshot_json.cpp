@@ -33,7 +33,7 @@ void fields(V& v, T& n) {
       v("address", n.address);
   v("devices", n.devices), v("labels", n.labels), v("incarnation", n.incarnation),
       v("state", n.state), v("reason", n.reason);
-  v("unreachable_seconds", n.unreachable_seconds);
+  v("unreachable_seconds", n.unreachable_seconds), v("reaches", n.reaches);
 }
 
 template <class V, is<port_snapshot> T>

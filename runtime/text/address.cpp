@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
+#include <net/if.h>
 
 #include <algorithm>
 #include <charconv>
@@ -46,7 +47,13 @@ result<std::uint16_t> parse_port(std::string_view text, std::string_view port) {
 }  // namespace
 
 bool is_ipv4(std::string_view host) noexcept { return parses_as<in_addr>(AF_INET, host); }
-bool is_ipv6(std::string_view host) noexcept { return parses_as<in6_addr>(AF_INET6, host); }
+bool is_ipv6(std::string_view host) noexcept {
+  const auto percent = host.find('%');
+  if (percent == host.npos) return parses_as<in6_addr>(AF_INET6, host);
+  const auto card = host.substr(percent + 1);
+  return parses_as<in6_addr>(AF_INET6, host.substr(0, percent)) && !card.empty() &&
+         card.size() < IF_NAMESIZE && std::all_of(card.begin(), card.end(), is_host_character);
+}
 
 result<address> parse_address(std::string_view text) {
   const auto colon = text.rfind(':');
@@ -81,6 +88,21 @@ std::string to_string(const address& a) {
 bool is_loopback(const address& a) noexcept {
   return a.host == "localhost" || a.host == "::1" ||
          (is_ipv4(a.host) && a.host.starts_with("127."));
+}
+
+bool is_wildcard(const address& a) noexcept {
+  in6_addr host6;
+  return a.host == "0.0.0.0" ||
+         (is_ipv6(a.host) && a.host.find('%') == std::string::npos &&
+          inet_pton(AF_INET6, a.host.c_str(), &host6) == 1 && IN6_IS_ADDR_UNSPECIFIED(&host6) != 0);
+}
+
+bool is_link_local(const address& a) noexcept {
+  in6_addr host6;
+  return (is_ipv4(a.host) && a.host.starts_with("169.254.")) ||
+         (is_ipv6(a.host) &&
+          inet_pton(AF_INET6, a.host.substr(0, a.host.find('%')).c_str(), &host6) == 1 &&
+          IN6_IS_ADDR_LINKLOCAL(&host6) != 0);
 }
 
 }  // namespace troupe

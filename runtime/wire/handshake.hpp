@@ -33,6 +33,7 @@
 
 #include "troupe/runtime/wire/control_message.hpp"
 #include "troupe/runtime/wire/frame.hpp"
+#include "troupe/runtime/wire/secret.hpp"
 #include "troupe/schema/error.hpp"
 
 #include <array>
@@ -56,7 +57,7 @@ enum class handshake_role : std::uint8_t { initiator, acceptor };
 struct handshake_options {
   handshake_role role = handshake_role::initiator;
   std::string cluster;  // 1..64 bytes
-  std::string token;    // empty: none, on both sides
+  secret token;         // empty: none, on both sides
   member_info self;
   handshake_nonce nonce{};  // fresh and unpredictable for every connection
   // Initiator: which lane of which link this connection is to be, whether the link begins with it,

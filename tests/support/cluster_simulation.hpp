@@ -42,6 +42,9 @@ class cluster_simulation {
   struct process {
     std::unique_ptr<membership> member;
     std::string address;
+    bool is_wildcard = false;            // tells its address when it has met somebody
+    std::string announces;               // something else than its address; "": its address
+    std::set<std::size_t> cannot_reach;  // by a dial
     bool is_running = false;
     bool is_frozen = false;
     int side = 0;  // of the cut
@@ -59,6 +62,8 @@ class cluster_simulation {
 
   network_faults faults;
   std::vector<seen_event> events;
+  std::map<std::pair<std::size_t, std::string>, std::size_t> dials;  // by whom, where to: how many
+  std::set<std::string> leads_to_itself;  // whoever dials there meets itself
 
   std::int64_t now() const { return now_; }
   std::uint64_t pick(std::uint64_t n) { return random_() % n; }
@@ -68,20 +73,26 @@ class cluster_simulation {
 
   // A process comes up and, as with discovery, knows the addresses of all that run.
   void start(std::size_t i) {
+    std::vector<std::size_t> running;
+    for (std::size_t j = 0; j < processes.size(); ++j)
+      if (j != i && processes[j].is_running) running.push_back(j);
+    start(i, running);
+  }
+  // Or those of some, as with --join.
+  void start(std::size_t i, const std::vector<std::size_t>& seeds) {
     auto& p = processes[i];
     p.is_running = true;
     p.is_frozen = false;
     member_info self;
     self.id = fresh_id();
     self.start_time_ns = p.start = static_cast<std::uint64_t>(now_);
-    self.address = p.address;
+    self.address = !p.announces.empty() ? p.announces : p.is_wildcard ? "" : p.address;
     self.host = "h";
     self.pid = static_cast<std::uint32_t>(100 + i);
     p.member = std::make_unique<membership>(self, membership_options{}, now_);
     p.connected.clear();
     p.linking.clear();
-    for (std::size_t j = 0; j < processes.size(); ++j)
-      if (j != i && processes[j].is_running) p.member->add_seed(processes[j].address, true, now_);
+    for (const auto j : seeds) p.member->add_seed(processes[j].address, true, now_);
     schedule_tick(i);
     act(i);
   }
@@ -213,27 +224,29 @@ class cluster_simulation {
       member(i).link_lost(peer, now_);
       const auto* info = member(i).find(peer);
       if (info == nullptr) return;
-      redial(i, peer, info->address, raw(id(i)) < raw(peer) ? 0 : 20 * ms);
+      redial(i, peer, raw(id(i)) < raw(peer) ? 0 : 20 * ms);
     });
   }
-  void redial(std::size_t i, node_id peer, const std::string& address, std::int64_t wait_ns) {
-    at_life(wait_ns, id(i), [this, peer, address](std::size_t k) {
+  void redial(std::size_t i, node_id peer, std::int64_t wait_ns) {
+    at_life(wait_ns, id(i), [this, peer](std::size_t k) {
       if (!processes[k].linking.contains(peer)) return;
-      dial(k, peer, address, true);
+      dial(k, peer, member(k).address_of(peer), true);
     });
   }
 
   void dial(std::size_t i, node_id expected, const std::string& address, bool is_redial) {
     const auto self = id(i);
+    ++dials[{i, address}];
     std::size_t to = 0;
     while (to < processes.size() && processes[to].address != address) ++to;
     const auto fail = [=, this](std::int64_t wait, dial_failure why) {
       at_life(wait, self, [=, this](std::size_t k) {
-        member(k).dial_failed(expected, address, why, now_);
-        if (is_redial && processes[k].linking.contains(expected))
-          redial(k, expected, address, 100 * ms);
+        member(k).dial_failed(expected, address, why, now_, "no route to host");
+        if (is_redial && processes[k].linking.contains(expected)) redial(k, expected, 100 * ms);
       });
     };
+    if (leads_to_itself.contains(address)) return fail(delay(), dial_failure::itself);
+    if (processes[i].cannot_reach.contains(to)) return fail(delay(), dial_failure::other);
     if (to == processes.size() || (can_talk(i, to) && !processes[to].is_running))
       return fail(delay(), dial_failure::refused);
     if (!can_talk(i, to) || processes[to].is_frozen) return fail(300 * ms, dial_failure::other);
@@ -253,7 +266,9 @@ class cluster_simulation {
   void connect_end(std::size_t k, node_id peer, const std::string& dialled) {
     if (!processes[k].connected.contains(peer)) return;  // lost again
     processes[k].linking.erase(peer);
-    member(k).linked(peer, member_kind::node, now_, dialled);
+    auto& p = processes[k];
+    if (p.is_wildcard && p.announces.empty()) member(k).set_address(p.address, now_);
+    member(k).linked(peer, member_kind::node, now_, dialled, dialled);
   }
 
   void send(std::size_t i, node_id to, std::function<void(std::size_t, node_id)> f) {

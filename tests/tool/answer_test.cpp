@@ -86,7 +86,7 @@ BOOST_AUTO_TEST_CASE(the_keys_of_lists_are_those_that_are_documented) {
   };
   BOOST_TEST(
       keys("list nodes --json") ==
-      "id name pid kind job address devices labels incarnation state reason unreachable_seconds ");
+      "id name pid kind job address devices labels incarnation state reason unreachable_seconds reaches ");
   BOOST_TEST(
       keys("list actors --json") ==
       "id kind name node job job_id state since_seconds messages_in messages_out bytes_in bytes_out busy_ratio "
@@ -108,6 +108,22 @@ BOOST_AUTO_TEST_CASE(the_devices_of_a_node_are_listed_and_shown) {
   BOOST_TEST(
       has_text(run("show node n1").out, "gpu:0 to gpu:1 (NVIDIA H100 80GB HBM3, 40.0 GiB each)"));
   BOOST_TEST(!has_text(run("show node n2").out, "gpu:"));
+}
+
+BOOST_AUTO_TEST_CASE(who_has_a_link_to_whom_is_listed_and_shown) {
+  auto c = sample_cluster();
+  BOOST_TEST(has_text(run("list nodes", c).out, "REACHES"));
+  BOOST_TEST(has_text(run("show node n1", c).out, "reaches        all\n"));
+  // n2 is held dead by somebody, and has answered.
+  c.nodes[1].reaches = {"c1"};
+  c.nodes[2].state = node_state::dead;
+  BOOST_TEST(has_text(run("show node n1", c).out, "0 of 1, not n2"));
+  BOOST_TEST(has_text(run("list nodes", c).out, "0 of 1, not n2"));
+  // Who is alone, or did not answer, has nobody to reach.
+  c.nodes.resize(2);
+  BOOST_TEST(has_text(run("show node n1", c).out, "all"));
+  c.nodes[1].reaches.clear();
+  BOOST_TEST(has_text(run("show node n1", c).out, "reaches        -\n"));
 }
 
 BOOST_AUTO_TEST_CASE(tables_fit_the_terminal_and_name_what_they_leave_out) {
@@ -270,8 +286,13 @@ BOOST_AUTO_TEST_CASE(wait_counts_living_nodes_but_no_clients) {
   for (auto& n : apart.nodes) n.unknown_to = 1;
   BOOST_TEST(nodes_alive(c) == 2U);
   BOOST_TEST(nodes_alive(apart) == 0U);
+  // They know each other, and one has no link to the other.
+  auto one_way = c;
+  one_way.nodes.front().unreached_by = 1;
+  BOOST_TEST(nodes_alive(one_way) == 1U);
   BOOST_TEST(answer_wait_timed_out(parse("wait nodes=2 --timeout 500ms"), apart).err ==
-             "troupe: after 500 ms 2 of 2 nodes are alive, and do not all know each other\n");
+             "troupe: after 500 ms 2 of 2 nodes are alive, and do not all reach each other "
+             "(troupe list nodes says who, troupe events says why)\n");
   const auto late = answer_wait_timed_out(parse("wait nodes=3 --timeout 500ms"), c);
   BOOST_TEST(late.exit_code == 4);
   BOOST_TEST(late.err == "troupe: after 500 ms 2 of 3 nodes are alive\n");

@@ -47,6 +47,9 @@ inline cluster_snapshot sample_cluster() {
   c.cluster = "default";
   c.nodes = {sample_node("c1", "client", 4100), sample_node("n1", "node", 4101),
              sample_node("n2", "node", 4102)};
+  c.nodes[0].reaches = {"n1", "n2"};
+  c.nodes[1].reaches = {"c1", "n2"};
+  c.nodes[2].reaches = {"c1", "n1"};
   c.actors = {
       sample_actor("c1.0", "fetch", "loss", actor_state::waiting_for_input),
       sample_actor("n1.0", "op", "worker/0/reader", actor_state::waiting_for_credit),

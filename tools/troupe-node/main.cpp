@@ -35,7 +35,15 @@ int main(int argc, char** argv) {
       "Exit codes: 0 left gracefully, 2 usage, 5 denied (token, cluster name or version of the member to join),\n"
       "6 no such file (--load).");
   app.add_option("--cluster", options.cluster, "Name of the cluster")->capture_default_str();
-  app.add_option("--listen", options.listen, "HOST:PORT; beyond loopback a token is required");
+  app.add_option(
+      "--listen", options.listen,
+      "HOST:PORT; beyond loopback a token is required. 0.0.0.0:PORT and [::]:PORT listen "
+      "at all addresses of this machine, and others are told the one by which the first "
+      "of them and this node meet");
+  app.add_option("--announce", options.announce,
+                 "HOST:PORT that others are told to reach this node at, where it differs from "
+                 "--listen (containers, address translation, port mappings); port 0: the one that "
+                 "it listens on");
   app.add_option("--join", options.join, "HOST:PORT of a member; may be repeated");
   app.add_option("--job", options.job,
                  "What this node is for: worker, ps (parameter shards only), or data (stages of "

@@ -334,7 +334,7 @@ static bool is_alive_node(const node_snapshot& n) {
   return n.state == node_state::alive && n.kind != "client";
 }
 static bool counts_for_wait(const node_snapshot& n) {
-  return is_alive_node(n) && n.unknown_to == 0;
+  return is_alive_node(n) && n.unknown_to == 0 && n.unreached_by == 0;
 }
 
 std::size_t nodes_alive(const cluster_snapshot& snapshot) {
@@ -359,9 +359,10 @@ outcome answer_wait_timed_out(const command& c, const result<cluster_snapshot>& 
   const auto alive = last ? std::ranges::count_if(last->nodes, is_alive_node) : 0;
   const bool have_met = last && static_cast<std::size_t>(alive) == nodes_alive(*last);
   if (last && !have_met)
-    o.err =
-        fmt::format("troupe: after {} {} of {} nodes are alive, and do not all know each other\n",
-                    seconds, alive, c.nodes_wanted);
+    o.err = fmt::format(
+        "troupe: after {} {} of {} nodes are alive, and do not all reach each other (troupe "
+        "list nodes says who, troupe events says why)\n",
+        seconds, alive, c.nodes_wanted);
   else
     o.err = last ? fmt::format("troupe: after {} {} of {} nodes are alive\n", seconds,
                                nodes_alive(*last), c.nodes_wanted)

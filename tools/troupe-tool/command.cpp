@@ -109,7 +109,7 @@ void add_verbs(CLI::App& app, command& c, texts& t) {
   plan->add_flag("--svg", t.svg, "A picture")->excludes(plan_dot);
   add("wait", "Wait for a condition", verb::wait, ask_part::nodes)
       ->add_option("CONDITION", t.condition,
-                   "nodes=N: at least N living nodes, which know each other")
+                   "nodes=N: at least N living nodes, which all reach each other")
       ->required();
   auto* checkpoint = add(
       "checkpoint", "Checkpoints: list or verify those in a folder, or make one of a running job",

@@ -36,6 +36,25 @@ std::string devices_of(const node_snapshot& n) {
   return devices_text(groups);
 }
 
+// Which of the other nodes it has a link to, as it said itself. Also those that somebody holds
+// dead, if they answered: they live.
+std::string reach_of(const node_snapshot& n, const cluster_snapshot& c) {
+  const auto is_node = [](const node_snapshot& o) {
+    return o.kind != "client" && o.state != node_state::left &&
+           (o.state == node_state::alive || !o.reaches.empty());
+  };
+  std::size_t others = 0;
+  std::vector<std::string> missing;
+  for (const auto& o : c.nodes) {
+    if (o.id == n.id || !is_node(o)) continue;
+    ++others;
+    if (std::ranges::find(n.reaches, o.name) == n.reaches.end()) missing.push_back(o.name);
+  }
+  if (n.reaches.empty() && (others == 0 || n.state != node_state::alive)) return "-";
+  if (missing.empty()) return "all";
+  return fmt::format("{} of {}, not {}", others - missing.size(), others, fmt::join(missing, ", "));
+}
+
 // Lines "name  value", names aligned.
 std::string facts(const std::vector<std::pair<std::string_view, std::string>>& lines) {
   std::size_t widest = 0;
@@ -71,13 +90,15 @@ drawn_table list_nodes(const cluster_snapshot& c, std::size_t width) {
            {"JOB", false, 0, 1},
            {"PID", true},
            {"ADDRESS", false, 9, 3, 21},
-           {"DEVICES", false, 14, 4, 40},
-           {"INCARNATION", true, 0, 6},
-           {"ID", false, 0, 5}});
+           {"REACHES", false, 3, 4, 40},
+           {"DEVICES", false, 14, 5, 40},
+           {"INCARNATION", true, 0, 7},
+           {"ID", false, 0, 6}});
   for (const auto& n : c.nodes)
     if (is_recent(n))
       t.add({n.name, node_state_text(n), or_dash(n.kind), or_dash(n.job), std::to_string(n.pid),
-             or_dash(n.address), devices_of(n), std::to_string(n.incarnation), n.id});
+             or_dash(n.address), reach_of(n, c), devices_of(n), std::to_string(n.incarnation),
+             n.id});
   return t.draw(width);
 }
 
@@ -214,6 +235,7 @@ std::string show_node(const cluster_snapshot& c, const node_snapshot& n) {
                 {"state", node_state_text(n)},
                 {"pid", std::to_string(n.pid)},
                 {"address", or_dash(n.address)},
+                {"reaches", reach_of(n, c)},
                 {"devices", devices_of(n)},
                 {"labels", or_dash(fmt::format("{}", fmt::join(n.labels, ", ")))},
                 {"incarnation", std::to_string(n.incarnation)},

@@ -47,17 +47,25 @@ tensor counted(float first) {
 // Counts what arrives.
 class sink final : public port_actor::base {
  public:
-  sink(caf::actor_config& cfg, std::atomic<int>& items) : port_actor::base(cfg), items_(items) {}
+  sink(caf::actor_config& cfg, std::atomic<int>& items, std::atomic<int>& credits)
+      : port_actor::base(cfg), items_(items), credits_(credits) {}
   behavior_type make_behavior() override {
-    return {
-        [](wire_ports&) {},        [](start_firing) {},       [this](tensor_ready&) { ++items_; },
-        [](const credit&) {},      [](const peer_lost&) {},   [](const mark_cut&) {},
-        [](const cut_saved&) {},   [](const cancel_step&) {}, [](const set_feeder&) {},
-        [](const device_done&) {}, [](end_actor) {}};
+    return {[](wire_ports&) {},
+            [](start_firing) {},
+            [this](tensor_ready&) { ++items_; },
+            [this](const credit& m) { credits_ += static_cast<int>(m.count); },
+            [](const peer_lost&) {},
+            [](const mark_cut&) {},
+            [](const cut_saved&) {},
+            [](const cancel_step&) {},
+            [](const set_feeder&) {},
+            [](const device_done&) {},
+            [](end_actor) {}};
   }
 
  private:
   std::atomic<int>& items_;
+  std::atomic<int>& credits_;
 };
 
 // Who has bound a stream.
@@ -107,12 +115,15 @@ struct linked {
     hooks.heard = [](node_id) {};
     hooks.control = [](node_id, control_message) {};
     hooks.lane_lost = [this](node_id) { ++lanes_lost; };
-    hooks.broken = [](node_id, const error& e) { BOOST_ERROR(e.text()); };
+    hooks.broken = [this](node_id, const error& e) {
+      if (!may_break) BOOST_ERROR(e.text());
+      broken = e.text();
+    };
     hooks.no_memory = [](job_id, const std::string& text) { BOOST_ERROR(text); };
     link = std::make_unique<link_core>(
         net, system, nullptr, self_id, peer, std::move(hooks),
         std::make_shared<actor_record>(actor_kind::link, "link", "", clock));
-    receiver = spawn_on<sink>(system, nullptr, std::ref(items));
+    receiver = spawn_on<sink>(system, nullptr, std::ref(items), std::ref(credited));
     listener = spawn_on(system, nullptr, &listen, &stream);
   }
   ~linked() {
@@ -137,7 +148,7 @@ struct linked {
     p->edges = {{{0, 0}, {1, 0}, spec, 2}, {{2, 0}, {3, 0}, spec, 2}};
     auto handles = std::make_shared<part_handles>();
     handles->actors.resize(4);
-    handles->actors[3] = receiver;
+    handles->actors[0] = handles->actors[3] = receiver;
     handles->desks[3] =
         std::make_shared<piece_desk>(piece_desk{[this](auto, auto, auto) { return landed; }});
     link->bind({job, epoch, p, handles, {}});
@@ -212,7 +223,7 @@ struct linked {
   caf::actor_system_config config;
   caf::actor_system system{config};
   coarse_clock clock;
-  std::atomic<int> items{0};
+  std::atomic<int> items{0}, credited{0};
   port_actor receiver;
   stream_end stream;
   caf::actor listener;
@@ -223,6 +234,8 @@ struct linked {
   memory_probe told;
   std::uint64_t words = 1000, received = 0;
   int lanes_lost = 0;
+  bool may_break = false;
+  std::string broken;
 };
 
 std::uint64_t address_of(const tensor& t) {
@@ -340,6 +353,26 @@ BOOST_FIXTURE_TEST_CASE(LK_3_a_dead_token_with_a_payload_is_dropped_and_the_next
   BOOST_REQUIRE(run_until([&] { return items == 1; }));
   BOOST_TEST(std::ranges::equal(std::as_const(landed).bytes(), t.bytes()));
   BOOST_TEST(link->session().drops(drop_reason::unknown_edge) == 1u);
+}
+
+BOOST_FIXTURE_TEST_CASE(LK_10_credits_beyond_what_is_out_break_the_link_and_reach_no_actor,
+                        linked) {
+  bind(1);
+  if (!connect()) return;
+  const auto credits = [&](std::uint64_t sequence, std::uint32_t count) {
+    const auto body = encode(control_message(credit_batch{{{job, 1, 0, count}}}));
+    peer.send({.kind = frame_kind::control, .sequence = sequence}, body);
+  };
+  send(counted(1), 0);
+  send(counted(2), 1);
+  credits(1, 1);
+  BOOST_REQUIRE(run_until([&] { return credited == 1; }));
+  may_break = true;
+  credits(2, 2);
+  BOOST_REQUIRE(run_until([&] { return !broken.empty(); }));
+  BOOST_TEST(broken.find("gives 2 credits back for edge 0 of job") != std::string::npos, broken);
+  BOOST_TEST(broken.find("where 1 are out") != std::string::npos, broken);
+  BOOST_TEST(credited == 1);
 }
 
 BOOST_FIXTURE_TEST_CASE(LK_7_a_value_of_a_stream_stays_where_it_is_until_it_is_acknowledged,

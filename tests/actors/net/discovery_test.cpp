@@ -315,16 +315,16 @@ BOOST_AUTO_TEST_CASE(a_path_that_is_too_long_for_a_socket_is_an_error_that_says_
 BOOST_AUTO_TEST_CASE(DI_4_all_who_start_at_once_share_one_token) {
   sandbox s;
   std::set<std::string> tokens;
-  std::vector<std::string> seen(8);
+  std::vector<secret> seen(8);
   {
     std::vector<std::jthread> starters;
     for (auto& t : seen)
       starters.emplace_back([&] {
         auto d = troupe::discovery::open(s.roots(), "c");
-        if (d) t = d->shared_token() ? *d->shared_token() : "";
+        if (d) t = d->shared_token() ? *d->shared_token() : secret();
       });
   }
-  tokens.insert(seen.begin(), seen.end());
+  for (const auto& t : seen) tokens.emplace(t.text());
   BOOST_REQUIRE_EQUAL(tokens.size(), 1u);
   BOOST_TEST(tokens.begin()->size() == 64u);
   auto d = s.open();
@@ -334,19 +334,25 @@ BOOST_AUTO_TEST_CASE(DI_4_all_who_start_at_once_share_one_token) {
   struct stat st{};
   BOOST_REQUIRE(::stat((d.folder() + "/token").c_str(), &st) == 0);
   BOOST_TEST((st.st_mode & 07777u) == 0600u);
-  BOOST_TEST(*s.open("other").shared_token() != *tokens.begin());
+  BOOST_TEST(!(*s.open("other").shared_token() == *tokens.begin()));
 }
 
 BOOST_AUTO_TEST_CASE(DI_3_token_files_are_checked) {
   sandbox s;
-  BOOST_TEST(*read_token_file(s.file("good", "secret words\r\n")) == "secret words");
-  const auto message = [](const result<std::string>& r) {
+  BOOST_TEST((*read_token_file(s.file("good", "sixteen secret b\r\n")) == "sixteen secret b"));
+  const auto message = [](const result<secret>& r) {
     BOOST_REQUIRE(!r);
     return r.error().message();
   };
   BOOST_TEST(message(read_token_file(s.path + "/none"))
                  .find("cannot read the token file " + s.path + "/none") == 0u);
   BOOST_TEST(message(read_token_file(s.file("empty", "\n"))).find("is empty") != std::string::npos);
+  BOOST_TEST(message(read_token_file(s.file("short", "sixteen secret \n"))) ==
+             "the token file " + s.path +
+                 "/short holds 15 bytes, and a token has at least 16 bytes, so that it cannot be "
+                 "guessed: (umask 077; openssl rand -hex 32 > " +
+                 s.path + "/short) makes one");
+  BOOST_TEST(read_token_file(s.file("short2", "x")).error().code() == error_code::usage);
   BOOST_TEST(message(read_token_file(s.file("wide", "x", 0640))).find("chmod 600") !=
              std::string::npos);
   BOOST_TEST(message(read_token_file(s.path)).find("is not a file") != std::string::npos);
@@ -354,6 +360,24 @@ BOOST_AUTO_TEST_CASE(DI_3_token_files_are_checked) {
       message(read_token_file(s.file("long", std::string(5000, 'x')))).find("longer than 4096") !=
       std::string::npos);
   BOOST_TEST(read_token_file(s.file("wide2", "x", 0604)).error().code() == error_code::denied);
+}
+
+BOOST_AUTO_TEST_CASE(DI_3_a_folder_above_that_others_may_write_to_is_refused) {
+  for (const mode_t mode : {0777, 0770, 0702}) {
+    sandbox s;
+    BOOST_REQUIRE(::chmod(s.path.c_str(), mode) == 0);
+    for (const auto& roots :
+         {discovery_roots{s.path, "/nonexistent"}, discovery_roots{"", s.path}}) {
+      const auto d = discovery::open(roots, "c");
+      BOOST_REQUIRE(!d);
+      BOOST_TEST(d.error().code() == error_code::denied);
+      BOOST_TEST(d.error().message().find("chmod go-w " + s.path) != std::string::npos);
+    }
+    BOOST_TEST(fs::is_empty(s.path));
+    // As /tmp: who may write there may not rename what is ours.
+    BOOST_REQUIRE(::chmod(s.path.c_str(), mode | S_ISVTX) == 0);
+    BOOST_TEST(bool(discovery::open({"", s.path}, "c")));
+  }
 }
 
 BOOST_AUTO_TEST_SUITE_END()

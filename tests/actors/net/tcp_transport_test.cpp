@@ -7,6 +7,7 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include <arpa/inet.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -359,6 +360,49 @@ BOOST_AUTO_TEST_CASE(TR_5_strangers_are_limited_and_a_proven_peer_is_none) {
   f.accepted[4]->ch->start(*f.accepted[4]);
   BOOST_TEST(f.run_until([&] { return f.accepted[4]->closed.has_value(); }));
   BOOST_TEST(f.net.counters().strangers == 1);
+}
+
+BOOST_AUTO_TEST_CASE(TR_5_one_origin_takes_no_place_of_another_and_who_has_spoken_stays_longer) {
+  fixture f({.strangers_max = 4});
+  std::vector<int> fds;
+  const auto call = [&](const char* from, bool speaks) {
+    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    fds.push_back(fd);
+    sockaddr_in own{};
+    own.sin_family = AF_INET;
+    BOOST_REQUIRE(inet_pton(AF_INET, from, &own.sin_addr) == 1);
+    BOOST_REQUIRE(::bind(fd, reinterpret_cast<const sockaddr*>(&own), sizeof own) == 0);
+    const auto to = known_addresses({"127.0.0.1", f.here.port}).front();
+    BOOST_REQUIRE(::connect(fd, to.get(), to.length) == 0);
+    const auto before = f.accepted.size();
+    BOOST_REQUIRE(f.run_until([&] { return f.accepted.size() > before; }));
+    f.accepted.back()->ch->start(*f.accepted.back());
+    if (speaks) {
+      const auto frame = encode_frame({.kind = frame_kind::hello}, text("hello"), {});
+      BOOST_REQUIRE(::send(fd, frame.data(), frame.size(), MSG_NOSIGNAL) ==
+                    static_cast<ssize_t>(frame.size()));
+    }
+    f.run_until([] { return false; }, 30 * ms);
+  };
+  const auto is_here = [&](std::size_t i) { return !f.accepted[i]->closed.has_value(); };
+  call("127.0.0.2", false);
+  call("127.0.0.3", true);
+  call("127.0.0.3", false);
+  call("127.0.0.3", false);
+  // A flood from one address costs that address its own places, silent ones first.
+  for (int i = 0; i < 3; ++i) call("127.0.0.3", false);
+  BOOST_TEST(is_here(0));
+  BOOST_TEST(is_here(1));
+  BOOST_TEST(!is_here(2));
+  BOOST_TEST(!is_here(3));
+  BOOST_TEST(is_here(6));
+  // And one from elsewhere has a place.
+  call("127.0.0.4", false);
+  BOOST_TEST(is_here(0));
+  BOOST_TEST(is_here(1));
+  BOOST_TEST(is_here(7));
+  BOOST_TEST(f.net.counters().strangers == 4);
+  for (const int fd : fds) ::close(fd);
 }
 
 BOOST_AUTO_TEST_CASE(

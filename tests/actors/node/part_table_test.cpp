@@ -27,13 +27,14 @@ struct coordinated {
     BOOST_TEST_REQUIRE(bool(made));
     return std::move(*made);
   }();
-  sim_cluster c{tables, {.seed = 1, .nodes = 1}};
+  sim_cluster c;
   std::vector<part_placed> placed;
   std::vector<part_halted> halted;
   std::vector<std::byte> job_plan;
   std::vector<node_id> nodes;
 
-  coordinated() {
+  explicit coordinated(std::uint32_t nodes_of_it = 1)
+      : c{tables, {.seed = 1, .nodes = nodes_of_it}} {
     BOOST_TEST_REQUIRE(c.form());
     const sim_job_shape shape{
         .workers = 1, .shards = 1, .observe_every = 0, .on_failure = failure_policy::resume};
@@ -72,6 +73,20 @@ struct coordinated {
   }
 };
 
+// With a second node, which has nothing to do with the job.
+struct beside_another : coordinated {
+  beside_another() : coordinated(2) {}
+  void another_tells(control_message m) {
+    c.deliver(node, 1, std::move(m));
+    c.run_for(100 * ms);
+  }
+  std::size_t times_said(const std::string& what) {
+    const auto said = c.ask(node);
+    return static_cast<std::size_t>(std::ranges::count_if(
+        said.events, [&](const auto& e) { return e.text.find(what) != std::string::npos; }));
+  }
+};
+
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(part_table)
@@ -87,6 +102,43 @@ BOOST_FIXTURE_TEST_CASE(a_part_is_placed_halted_and_placed_again, coordinated) {
   tell(stop_part{job, "the test says so"});
   c.run_for(100 * ms);
   BOOST_TEST(c.job_actors(node) == 0U);
+}
+
+BOOST_FIXTURE_TEST_CASE(NO_13_what_anybody_but_the_coordinator_says_of_a_job_changes_nothing,
+                        beside_another) {
+  place(1);
+  BOOST_TEST(is_placed(1));
+  const auto actors = c.job_actors(node);
+  BOOST_TEST(actors > 0U);
+  another_tells(stop_part{job, "forged"});
+  another_tells(halt_part{job, 1, "forged"});
+  another_tells(halt_part{job, 9, "forged"});  // of an epoch that the job has not had
+  another_tells(place_part{job, 9, job_plan, nodes, {}, {}});
+  another_tells(start_part{job});
+  another_tells(begin_cut{job, 1, 3});
+  another_tells(cancel_run{job, 1, 3});
+  another_tells(epoch_begun{job, 1});
+  BOOST_TEST(c.job_actors(node) == actors);
+  BOOST_TEST(times_said("ignored ") == 1U);
+  BOOST_TEST(times_said("coordinates that job") == 1U);
+  // And the job's own coordinator is heeded as before.
+  tell(halt_part{job, 1, "the test says so"});
+  BOOST_TEST(has_halted(1));
+  place(2);
+  BOOST_TEST(is_placed(2));
+  tell(stop_part{job, "the test says so"});
+  c.run_for(100 * ms);
+  BOOST_TEST(c.job_actors(node) == 0U);
+}
+
+BOOST_FIXTURE_TEST_CASE(NO_13_a_job_that_may_move_obeys_whoever_goes_on_with_it, beside_another) {
+  place(1, /*may_move=*/true);
+  BOOST_TEST(is_placed(1));
+  another_tells(stop_part{job, "forged"});
+  another_tells(begin_cut{job, 1, 3});
+  BOOST_TEST(c.job_actors(node) > 0U);
+  another_tells(halt_part{job, 2, "it has the job now"});
+  BOOST_TEST(has_halted(2));
 }
 
 // A giver of variables that was released, and is to take part in an epoch that ends before it has

@@ -26,7 +26,7 @@ void wait_for_memory(std::size_t before) {
 
 BOOST_AUTO_TEST_SUITE(ended_jobs)
 
-BOOST_AUTO_TEST_CASE(NO_13_constants_and_buffers_of_a_stepper_go_with_it) {
+BOOST_AUTO_TEST_CASE(NO_15_constants_and_buffers_of_a_stepper_go_with_it) {
   auto s = session::open({.threads = 1});
   BOOST_TEST_REQUIRE(bool(s));
   const auto before = test::heap_bytes();
@@ -46,7 +46,7 @@ BOOST_AUTO_TEST_CASE(NO_13_constants_and_buffers_of_a_stepper_go_with_it) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(NO_13_variables_and_slots_of_a_training_go_with_it) {
+BOOST_AUTO_TEST_CASE(NO_15_variables_and_slots_of_a_training_go_with_it) {
   auto s = session::open({.threads = 1});
   BOOST_TEST_REQUIRE(bool(s));
   const auto before = test::heap_bytes();

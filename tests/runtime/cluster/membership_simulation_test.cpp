@@ -312,4 +312,98 @@ BOOST_AUTO_TEST_CASE(after_all_faults_stop_all_who_live_agree_for_1000_seeds) {
   BOOST_TEST(deaths > repetitions(2000));
 }
 
+BOOST_AUTO_TEST_CASE(MB_9_nodes_at_wildcards_that_join_one_become_one_cluster_for_200_seeds) {
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    BOOST_TEST_CONTEXT("seed " << seed) {
+      cluster_simulation s(3 + seed % 3, seed);
+      for (std::size_t i = 0; i < s.size(); ++i) {
+        s.at(i).is_wildcard = true;
+        s.start(i, i == 0 ? std::vector<std::size_t>{} : std::vector<std::size_t>{0});
+        s.run(static_cast<std::int64_t>(s.pick(300)) * ms);
+      }
+      s.run(2 * second);
+      BOOST_REQUIRE(s.all_agree());
+      BOOST_REQUIRE_EQUAL(s.count(kind::unreachable), 0u);
+      for (std::size_t i = 0; i < s.size(); ++i) {
+        BOOST_REQUIRE_EQUAL(s.member(i).self().address, s.at(i).address);
+        for (std::size_t j = 0; j < s.size(); ++j)
+          BOOST_REQUIRE_EQUAL(s.member(i).find(s.id(j))->address, s.at(j).address);
+      }
+      // Links are made anew by the addresses that were settled.
+      s.reset_connection(0, 1 + s.pick(s.size() - 1));
+      s.reset_connection(1, 2);
+      s.run(2 * second);
+      BOOST_REQUIRE(s.all_agree());
+      BOOST_REQUIRE_EQUAL(s.count(kind::died), 0u);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(MB_9_an_address_at_which_a_node_meets_itself_is_dialled_once) {
+  cluster_simulation s(3, 5);
+  const std::string everybody = "10.9.9.9:7000";  // as behind one translated address
+  s.leads_to_itself.insert(everybody);
+  for (std::size_t i = 0; i < s.size(); ++i) s.at(i).announces = i == 0 ? "" : everybody;
+  s.start(0, {});
+  for (std::size_t i = 1; i < s.size(); ++i) s.start(i, {0});
+  s.member(0).add_seed(everybody, true, s.now());
+  s.run(30 * second);
+  for (std::size_t i = 0; i < s.size(); ++i)
+    BOOST_TEST((s.dials[{i, everybody}]) <= 1u, "node " << i);
+  // Each has the first one, and says why it has not the other.
+  for (std::size_t i = 1; i < s.size(); ++i) {
+    const auto* other = s.member(i).find(s.id(3 - i));
+    BOOST_REQUIRE(other != nullptr);
+    BOOST_TEST((other->state == member_state::dead));
+    BOOST_TEST(other->reason.find("it announces 10.9.9.9:7000, as this node does") !=
+               std::string::npos);
+    BOOST_TEST(s.member(0).find(s.id(i))->reason == "");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(MB_10_members_that_cannot_reach_each_other_say_so_within_three_seconds) {
+  cluster_simulation s(3, 6);
+  s.at(1).cannot_reach = {2};
+  s.at(2).cannot_reach = {1};
+  const auto began = s.now();
+  s.start(0, {});
+  s.start(1, {0});
+  s.start(2, {0});
+  s.run(3 * second);
+  for (const std::size_t i : {1u, 2u}) {
+    const auto about = s.id(3 - i);
+    BOOST_TEST(noticed(s, i, kind::unreachable, about, began) >= 2 * second);
+    const auto* m = s.member(i).find(about);
+    BOOST_REQUIRE(m != nullptr);
+    BOOST_TEST(m->reason == "no connection to " + s.at(3 - i).address +
+                                ": no route to host, nor has it connected: give it an address "
+                                "that others reach, by --listen or --announce HOST:PORT");
+  }
+  BOOST_TEST(s.member(0).nodes() == 3u);
+  // One way is enough.
+  cluster_simulation half(3, 7);
+  half.at(1).cannot_reach = {2};
+  half.start(0, {});
+  half.start(1, {0});
+  half.start(2, {0});
+  half.run(3 * second);
+  BOOST_TEST(half.all_agree());
+  BOOST_TEST(half.count(kind::unreachable) == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(a_peer_is_dialled_again_where_it_was_reached_and_not_where_it_says_it_is) {
+  cluster_simulation s(2, 8);
+  s.at(0).announces = "192.168.7.7:7000";  // of a network of its own
+  s.start(0, {});
+  s.start(1, {0});
+  s.run(second);
+  for (int k = 0; k < 5; ++k) {
+    s.reset_connection(0, 1);
+    s.run(second);
+    BOOST_REQUIRE(s.all_agree());
+  }
+  BOOST_TEST(s.count(kind::died) == 0u);
+  BOOST_TEST((s.dials[{1, "192.168.7.7:7000"}]) == 0u);
+}
+
 BOOST_AUTO_TEST_SUITE_END()

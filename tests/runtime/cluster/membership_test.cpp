@@ -310,11 +310,27 @@ BOOST_AUTO_TEST_CASE(the_younger_of_two_lives_at_one_address_is_the_living_one) 
   auto m = with_members({20, 30});
   auto again = member_at(31, "10.0.0.1:30");
   again.incarnation = 2;
+  again.pid = 30;
   const std::vector<member_info> view{member_at(20), again};
   m.on_view(node_id{20}, view, ms);
   const auto actions = m.take_actions();
   BOOST_TEST(only(actions, kind::died).node == node_id{30});
   BOOST_TEST(only(actions, kind::joined).node == node_id{31});
+}
+
+// As where two announce one translated address: signs of life count more.
+BOOST_AUTO_TEST_CASE(another_process_that_announces_the_address_of_a_linked_member_ends_it_not) {
+  auto m = with_members({20, 30});
+  const std::vector<member_info> view{member_at(20), member_at(31, "10.0.0.1:30")};
+  m.on_view(node_id{20}, view, ms);
+  auto actions = m.take_actions();
+  BOOST_TEST(count(actions, kind::died) == 0u);
+  BOOST_TEST(only(actions, kind::joined).node == node_id{31});
+  // Once its link is gone, a process that is not there any more is dead as ever.
+  m.link_lost(node_id{30}, 2 * ms);
+  m.dial_failed(node_id{30}, "10.0.0.1:30", dial_failure::other_life, 3 * ms);
+  actions = m.take_actions();
+  BOOST_TEST(only(actions, kind::died).node == node_id{30});
 }
 
 BOOST_AUTO_TEST_CASE(who_died_by_its_lease_is_looked_for_until_nobody_is_there) {

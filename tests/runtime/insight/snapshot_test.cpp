@@ -66,6 +66,7 @@ node_answer answer(const std::string& name) {
   node_answer a;
   a.cluster = "default";
   a.self = node(name);
+  if (name == "n1") a.self.reaches = {"n9"};
   a.peers = {node("n9", node_state::unreachable)};
   a.actors = {actor(name + ".1", "worker/0/matmul")};
   a.jobs = {job("1f", "c1")};
@@ -93,11 +94,35 @@ BOOST_AUTO_TEST_CASE(SN_2_what_is_written_is_read_back_equal) {
   const auto c_back = parse_cluster_snapshot(to_json(c));
   BOOST_TEST_REQUIRE(bool(c_back), message(c_back));
   // Of the tool that asks alone: n2 and n1 do not list each other.
-  for (auto& n : c.nodes)
+  for (auto& n : c.nodes) {
     BOOST_TEST(std::exchange(n.unknown_to, 0U) == (n.name == "n9" ? 0U : 1U), n.name);
+    // n1 has a link to n9, says answer().
+    BOOST_TEST(std::exchange(n.unreached_by, 0U) == 1U, n.name);
+  }
   BOOST_TEST((*c_back == c));
   BOOST_TEST((parse_node_answer(to_json(node_answer{})) &&
               *parse_node_answer(to_json(node_answer{})) == node_answer{}));
+}
+
+BOOST_AUTO_TEST_CASE(of_each_node_it_is_counted_how_many_have_no_link_to_it) {
+  std::vector<node_answer> all;
+  for (const auto* name : {"n1", "n2", "n3"}) {
+    node_answer a;
+    a.self = node(name);
+    all.push_back(std::move(a));
+  }
+  for (auto& a : all)
+    for (const auto& b : all)
+      if (a.self.id != b.self.id) a.peers.push_back(b.self);
+  all[0].self.reaches = {"n2", "n3"};
+  all[1].self.reaches = {"n1"};
+  all[2].self.reaches = {"n1"};
+  const auto c = merge(all, {});
+  BOOST_TEST_REQUIRE(c.nodes.size() == 3U);
+  BOOST_TEST(c.nodes[0].unreached_by == 0U);
+  BOOST_TEST(c.nodes[1].unreached_by == 1U);
+  BOOST_TEST(c.nodes[2].unreached_by == 1U);
+  BOOST_TEST(c.nodes[2].unknown_to == 0U);
 }
 
 BOOST_AUTO_TEST_CASE(a_text_that_looks_like_JSON_stays_a_text) {
