@@ -231,6 +231,7 @@ bool job_coordinator::put_plan(place_part& to) {
 }
 
 void job_coordinator::on_want_blob(node_id from, const want_blob& w) {
+  if (std::find(nodes_.begin(), nodes_.end(), from) == nodes_.end()) return;  // it has no part
   send(from, piece_of(w, blobs_ != nullptr ? *blobs_ : blob_map{}));
   // It is at it.
   if (phase_ == job_phase::placing && awaited_.contains(from)) since_ = now_;
@@ -1231,7 +1232,10 @@ training_totals job_coordinator::totals() const {
 // --- time ----------------------------------------------------------------------------------------
 
 void job_coordinator::tick(std::int64_t now_ns) {
-  if (now_ns - now_ > pause_max_ns) succession_.excuse(now_ns);
+  if (const auto stood = now_ns - now_; stood > pause_max_ns) {
+    succession_.excuse(now_ns);
+    since_ += stood;  // JC-18
+  }
   now_ = now_ns;
   for (const auto n : succession_.mute(now_)) {
     note(fmt::format("{} does not say that it could go on with the job: another one is asked",

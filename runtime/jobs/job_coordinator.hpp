@@ -72,6 +72,8 @@
 // JC-16 Nodes that read the same data from files of their own read the same contents: where the
 //       first epoch finds others the job fails; who comes later with others is left out.
 // JC-17 Who refuses its part is left out for excluded_ns, where another node could take it.
+// JC-18 Time in which this process itself stood still (between two ticks more than a second passed)
+//       counts against nobody.
 // JC-15 A job is suspended when a checkpoint is there of the step that it ends at, which has the
 //       loss of every step before it told, and of none behind it; else it has failed, or is done.
 //

@@ -96,6 +96,14 @@ struct world {
     }
   }
 
+  // As a process that does not stand still.
+  void pass_until(std::int64_t now) {
+    for (; last_tick + s / 2 < now; job->tick(last_tick += s / 2)) {
+    }
+    job->tick(last_tick = now);
+  }
+  std::int64_t last_tick = 0;
+
   template <class Body>
   std::vector<node_id> sent_to() {
     std::vector<node_id> out;
@@ -170,7 +178,7 @@ BOOST_AUTO_TEST_CASE(a_plan_without_room_in_a_message_is_given_piece_by_piece) {
   // Who asks is at it, and not mute.
   for (const auto n : {n2, n3, client}) w.job->on_placed(n, {job_id{7}, 1, "", {}});
   for (int i = 1; i <= 4; ++i) {
-    w.job->tick(i * (troupe::job_coordinator::answer_max_ns - 1));
+    w.pass_until(i * (troupe::job_coordinator::answer_max_ns - s));
     w.job->on_want_blob(n1, {job_id{7}, id, 0});
     w.take();
     BOOST_TEST((w.job->phase() == job_phase::placing));
@@ -386,7 +394,7 @@ BOOST_AUTO_TEST_CASE(JC_6_a_job_without_a_node_is_given_up_in_the_end) {
   w.all_placed({n1, n2, n3, client});
   for (auto n : {n1, n2, n3}) w.job->on_lost(n, "gone", false);
   w.halted(client);
-  w.job->tick(troupe::job_coordinator::waiting_max_ns + s);
+  w.pass_until(troupe::job_coordinator::waiting_max_ns + s);
   w.take();
   BOOST_TEST((w.told.back().kind == job_event_kind::failed));
 }
@@ -414,20 +422,34 @@ BOOST_AUTO_TEST_CASE(
              std::string::npos);
 }
 
+BOOST_AUTO_TEST_CASE(JC_18_a_program_that_stood_still_blames_nobody) {
+  constexpr auto most = troupe::job_coordinator::answer_max_ns;
+  world w(failure_policy::stop);
+  w.job->tick(2 * most);
+  BOOST_TEST((w.job->phase() == job_phase::placing));
+  w.last_tick = 2 * most;
+  w.pass_until(3 * most - s);
+  BOOST_TEST((w.job->phase() == job_phase::placing));
+  w.pass_until(3 * most + s);
+  w.take();
+  BOOST_TEST((w.job->phase() == job_phase::over));
+  BOOST_TEST(w.last(job_event_kind::failed).find("has not answered for 30 s") != std::string::npos);
+}
+
 BOOST_AUTO_TEST_CASE(a_part_that_does_not_end_is_left_behind) {
   world w(failure_policy::resume);
   w.all_placed({n1, n2, n3, client});
   w.job->on_lost(n2, "gone", false);
   w.halted(client), w.halted(n3, both({0}));
-  w.job->tick(troupe::job_coordinator::answer_max_ns + s);
+  w.pass_until(troupe::job_coordinator::answer_max_ns + s);
   w.take();
   BOOST_TEST((w.job->phase() == job_phase::placing));
   BOOST_TEST((w.job->roles().workers == std::vector<node_id>{n3, n3}));
   // It is alive, and no longer mute (JC-8).
   w.all_placed({n3, client});
   w.losses(0, 2);
-  w.job->tick(troupe::job_coordinator::answer_max_ns + troupe::job_coordinator::excluded_ns +
-              2 * s);
+  w.pass_until(troupe::job_coordinator::answer_max_ns + troupe::job_coordinator::excluded_ns +
+               2 * s);
   w.job->on_member(member(node_id{5}));
   w.halted(client), w.halted(n3, both({1, 2}));
   BOOST_TEST(std::count(w.job->roles().workers.begin(), w.job->roles().workers.end(), n1) == 1);
@@ -555,9 +577,9 @@ BOOST_FIXTURE_TEST_CASE(JC_6_who_comes_and_has_no_device_does_not_prolong_the_wa
   job->on_lost(n1, "gone", false), job->on_lost(n2, "gone", false);
   halted(client), halted(n3, both({0, 1}));
   BOOST_TEST_REQUIRE((job->phase() == job_phase::waiting));
-  job->tick(400 * s);
+  pass_until(400 * s);
   job->on_member(member(node_id{5}));
-  job->tick(601 * s);
+  pass_until(601 * s);
   take();
   BOOST_TEST((job->phase() == job_phase::over));
   BOOST_TEST(job->cause().find("no node that takes work has come for 600 s") != std::string::npos,
