@@ -28,7 +28,6 @@ class secret {
   // For tests: it takes longer the more is equal. What strangers send is compared with
   // CRYPTO_memcmp (runtime/wire/handshake.cpp).
   friend bool operator==(const secret& a, const secret& b) noexcept { return a.text() == b.text(); }
-  friend bool operator==(const secret& a, std::string_view b) noexcept { return a.text() == b; }
 
  private:
   class memory;

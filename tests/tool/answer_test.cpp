@@ -288,7 +288,7 @@ BOOST_AUTO_TEST_CASE(wait_counts_living_nodes_but_no_clients) {
   BOOST_TEST(nodes_alive(apart) == 0U);
   // They know each other, and one has no link to the other.
   auto one_way = c;
-  one_way.nodes.front().unreached_by = 1;
+  one_way.nodes.back().unreached_by = 1;
   BOOST_TEST(nodes_alive(one_way) == 1U);
   BOOST_TEST(answer_wait_timed_out(parse("wait nodes=2 --timeout 500ms"), apart).err ==
              "troupe: after 500 ms 2 of 2 nodes are alive, and do not all reach each other "

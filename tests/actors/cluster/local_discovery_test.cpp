@@ -120,7 +120,7 @@ BOOST_AUTO_TEST_CASE(a_token_file_is_used_instead_of_the_shared_token) {
   ::chmod(path.c_str(), 0644);
   BOOST_TEST(!troupe::local_discovery::open("c", path, loop));  // others may read it
   std::filesystem::permissions(path, std::filesystem::perms::owner_read);
-  BOOST_TEST((open(loop, path)->token() == "sixteen words or more"));
+  BOOST_TEST(open(loop, path)->token().text() == "sixteen words or more");
   BOOST_TEST(!troupe::local_discovery::open("a/b", "", loop));
 }
 
