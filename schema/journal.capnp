@@ -48,10 +48,12 @@ struct JobJournal {
   inVain @18 :UInt32;                   # coordinators that died one after the other without a step forward
   progress @19 :UInt64;                 # losses when the last one of these began
   isSuspending @20 :Bool;               # it is to end there with a checkpoint, to be resumed later
+  data @21 :List(Data);                 # what nodes have read from files of their own
 
   struct Loss {
     step @0 :UInt64;
     worker @1 :UInt32;
     loss @2 :Float32;
   }
+  struct Data { what @0 :Text; hash @1 :UInt64; node @2 :Text; }  # the node that was the first to say it
 }

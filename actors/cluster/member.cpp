@@ -126,6 +126,8 @@ result<address> member_core::listen(const address& at) {
 // ME-6.
 void member_core::settle_address(const address& here) {
   if (!env_.announced.empty() || !is_wildcard(listens_at_) || here.port == 0) return;
+  // Nobody listens there.
+  if (is_ipv4(listens_at_.host) && !is_ipv4(here.host)) return;
   const auto now_told = membership_->self().address;
   if (reach_of(here) <= reach_of(now_told)) return;
   const auto text = to_string(address{here.host, listens_at_.port});

@@ -25,7 +25,7 @@ namespace troupe {
 namespace {
 
 // Beside it the message names the nodes.
-constexpr std::size_t plan_bytes_max = control_header_max - 256 * 1024;
+constexpr std::size_t message_bytes_max = control_header_max - 256 * 1024;
 
 // The variable whose versions come in at input `edge`: transfers are passed through.
 std::string variable_behind(const plan& p, std::uint32_t edge) {
@@ -89,7 +89,7 @@ struct job_actor_state {
   void open(job_arguments a) {
     about = std::move(a);
     about.record->enter(actor_state::running);
-    job.emplace(make_setup(about), about.members, plan_bytes_max);
+    job.emplace(make_setup(about), about.members, message_bytes_max);
     job->begin(about.now_ns());
     carry_out();
   }

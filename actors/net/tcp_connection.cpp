@@ -83,8 +83,10 @@ void tcp_connection::turn_one_away(tcp_shared& shared, const address& newcomer) 
   const auto stays_longer = [](const tcp_connection& c) {
     return std::pair(c.has_spoken_, c.number_);
   };
+  // Nobody of it is here where each origin has one place, and the newcomer's would have, too.
+  const bool is_newcomer = places.size() > 1 && largest->first == own && largest->second == 1;
   for (const auto& [at, weak] : shared.connections)
-    if (at->is_stranger_ && origin_of(at->peer_) == largest->first &&
+    if (at->is_stranger_ && (is_newcomer || origin_of(at->peer_) == largest->first) &&
         (victim == nullptr || stays_longer(*at) < stays_longer(*victim)))
       if (auto c = weak.lock()) victim = std::move(c);
   if (victim != nullptr)

@@ -184,6 +184,9 @@ result<unique_fd> open_listener(const address& at) {
   if (!fd) return listen_error(at, errno);
   const int on = 1;
   setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  // [::] takes IPv4, too, whatever this machine's default is.
+  const int off = 0;
+  if (a.family() == AF_INET6) setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
   if (::bind(fd.get(), a.get(), a.length) != 0 || ::listen(fd.get(), listen_backlog) != 0)
     return listen_error(at, errno);
   return fd;

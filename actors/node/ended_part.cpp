@@ -4,11 +4,44 @@ namespace troupe {
 
 namespace {
 
-// Attributes may hold weights, and lists as long as a tensor.
+// Attributes may hold weights, and lists as long as a tensor: they are not copied.
+std::vector<planned_op> without_attributes(const std::vector<planned_op>& ops) {
+  std::vector<planned_op> out;
+  out.reserve(ops.size());
+  for (const auto& op : ops) out.push_back({op.type, op.name, {}, op.operands, op.source});
+  return out;
+}
+
 std::shared_ptr<const plan> without_attributes(const plan& p) {
-  auto out = std::make_shared<plan>(p);
-  for (auto& a : out->actors)
-    for (auto& op : a.ops) op.attrs = {};
+  auto out = std::make_shared<plan>();
+  out->name = p.name;
+  out->seed = p.seed;
+  out->update = p.update;
+  out->workers = p.workers;
+  out->shards = p.shards;
+  out->tasks = p.tasks;
+  out->edges = p.edges;
+  out->steps_in_flight = p.steps_in_flight;
+  out->actors.reserve(p.actors.size());
+  for (const auto& a : p.actors) {
+    planned_actor kept;
+    kept.kind = a.kind;
+    kept.name = a.name;
+    kept.task = a.task;
+    kept.stream = a.stream;
+    kept.ops = without_attributes(a.ops);
+    kept.kernels = a.kernels;
+    kept.copy = a.copy;
+    kept.shard = a.shard;
+    kept.collective = a.collective;
+    kept.inputs = a.inputs;
+    kept.outputs = a.outputs;
+    kept.output_specs = a.output_specs;
+    kept.start = a.start;
+    kept.steps = a.steps;
+    kept.source = a.source;
+    out->actors.push_back(std::move(kept));
+  }
   return out;
 }
 

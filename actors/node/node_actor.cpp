@@ -405,6 +405,7 @@ struct node_actor_state : part_services {
   }
 
   void attach(attach_job& m) {
+    if (is_ending) return tell(self->context(), m.program, attach_failed{"the session has ended"});
     for (const auto& [id, job] : view.jobs)
       if (job.ended_ns == 0 && is_called(job, m.job))
         return tell(self->context(), m.program,
@@ -478,6 +479,7 @@ struct node_actor_state : part_services {
   // --- jobs started here -------------------------------------------------------------------------
 
   void run(run_job& m) {
+    if (is_ending) return tell(self->context(), m.program, job_failed{"the session has ended", {}});
     coordinate(job_id{view.env.wall_clock_ns() ^ raw(view.env.self.id)}, m.request, m.program);
   }
 

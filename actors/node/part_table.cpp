@@ -836,7 +836,7 @@ void part_table::forget_old(std::uint64_t before_ns) {
     const auto at = parts_.find(id);
     ++parts;
     actors += at->second.actors.size();
-    if (ended_ns < before_ns || parts > ended_parts_max || actors > ended_actors_max)
+    if (ended_ns < before_ns || parts > ended_parts_max || (parts > 1 && actors > ended_actors_max))
       parts_.erase(at);
   }
   std::erase_if(blobs_, [&](const auto& b) {

@@ -34,9 +34,10 @@
 //                                      whoever goes on with it; of a part that waits to be placed,
 //                                      who has asked for that
 //        Of a job that is coordinated here and cannot move, nobody is believed that it has moved.
-// NO-15  Of a part that has ended, and whose job does not go on, stays what is listed, for a minute
-//        and not of more than 100 parts: neither constants nor variables nor buffers
-//        (ended_part.hpp).
+// NO-15  Of a part that has ended, and whose job does not go on, stays what is listed, for a
+// minute,
+//        of 100 parts and 20,000 actors at most, the newest: neither constants nor variables nor
+//        buffers (ended_part.hpp).
 // NO-14  Of what a plan names a node asks the coordinator for what it does not have, and keeps it
 //        for the next epochs of the job.
 // NO-12  A part begins on a device when those that are about to end there have ended (PT-2).

@@ -16,12 +16,59 @@ namespace troupe {
 
 namespace {
 
+// What a session sees of its process and its cluster. Runners have a copy: they may compile in
+// another thread while the session ends.
+class surroundings_seen {
+ public:
+  surroundings_seen(std::shared_ptr<process> p, bool is_alone, std::vector<std::string> roles)
+      : process_(std::move(p)), is_alone_(is_alone), roles_(std::move(roles)) {}
+
+  // Empty where the process has ended meanwhile.
+  view_changed look() const {
+    const mailbox self(process_->system());
+    view_changed view;
+    self->monitor(process_->node());
+    tell(nullptr, process_->node(), get_view{self.handle()});
+    self->receive([&](view_changed& v) { view = std::move(v); }, [](const caf::down_msg&) {});
+    self->demonitor(process_->node());
+    after_message();
+    return view;
+  }
+  // A job can be placed on those that a link reaches.
+  std::vector<member_info> usable(const view_changed& view) const {
+    auto nodes = is_alone_ ? std::vector<member_info>{} : nodes_in_order(view.members);
+    std::erase_if(nodes, [&](const auto& n) { return !view.linked.contains(n.id); });
+    return nodes;
+  }
+  // What the planner spreads ops by: the streams here, and what ops took before.
+  compile_options with_times(compile_options o, const view_changed& view) const {
+    if (o.streams == 0) o.streams = process_->streams();
+    if (!o.times) o.times = view.times;
+    return o;
+  }
+
+  // And where a graph that is run by feeds and fetches may stand. A node that lacks a library of
+  // its part says so.
+  compile_options with_nodes(const compile_options& o) const {
+    const auto view = look();
+    auto out = with_times(o, view);
+    out.where = std::make_shared<const task_map>(
+        tasks_of_nodes(usable(view), view.self, out.streams, roles_));
+    return out;
+  }
+
+ private:
+  std::shared_ptr<process> process_;
+  bool is_alone_;
+  std::vector<std::string> roles_;
+};
+
 class session_impl final : public session {
  public:
   session_impl(std::unique_ptr<process> p, const session_options& o)
       : process_(std::move(p)),
         is_alone_(o.cluster.empty()),
-        roles_(o.roles),
+        seen_(process_, is_alone_, o.roles),
         op_times_file_(o.op_times_file),
         timeout_(o.timeout),
         looks_until_(o.timeout),
@@ -41,7 +88,7 @@ class session_impl final : public session {
   }
 
   void keep_op_times() {
-    const auto view = look();
+    const auto view = seen_.look();
     if (!view.times || view.times->empty()) return;
     const auto text = view.times->text();
     const auto next = fmt::format("{}.new-{}", op_times_file_, view.self.pid);
@@ -60,7 +107,7 @@ class session_impl final : public session {
   }
 
   std::vector<member_info> nodes() override {
-    return process_->check_is_there() ? usable(look()) : std::vector<member_info>();
+    return process_->check_is_there() ? seen_.usable(seen_.look()) : std::vector<member_info>();
   }
 
   result<std::unique_ptr<training>> train(graph& g, value loss,
@@ -87,7 +134,7 @@ class session_impl final : public session {
     if (!found) return std::move(found.error());
     auto program =
         compile_program(g, loss, make_spec(o, place_roles(found->roles, found->view.self.id)),
-                        with_times(o.compile, found->view));
+                        seen_.with_times(o.compile, found->view));
     if (!program) return program.error();
     // Only now it is known what stands on devices.
     if (!is_alone_) found = find_roles(g, o, program->devices());
@@ -131,22 +178,23 @@ class session_impl final : public session {
   result<std::unique_ptr<stepper>> compile(graph& g, std::span<const value> fetches,
                                            const compile_options& o) override {
     if (auto there = process_->check_is_there(); !there) return std::move(there.error());
-    auto compiled = compile_steps(g, fetches, with_nodes(o));
+    auto compiled = compile_steps(g, fetches, seen_.with_nodes(o));
     if (!compiled) return compiled.error();
     return make_stepper(*process_, request_of(std::move(*compiled)));
   }
 
   std::unique_ptr<graph_runner> runner(const graph& g, const compile_options& o) override {
-    return make_runner(*process_, g, [this, o] { return with_nodes(o); }, nullptr);
+    return make_runner(*process_, g, [seen = seen_, o] { return seen.with_nodes(o); }, nullptr);
   }
   std::unique_ptr<graph_runner> runner(const graph& g, const variable_store& store,
                                        const compile_options& o) override {
-    return make_runner(*process_, g, [this, o] { return with_nodes(o); }, store.core());
+    return make_runner(
+        *process_, g, [seen = seen_, o] { return seen.with_nodes(o); }, store.core());
   }
   std::unique_ptr<variable_store> make_store() override { return make_variable_store(*process_); }
 
   // Why members would not have this process.
-  std::string denied() { return look().denied; }
+  std::string denied() { return seen_.look().denied; }
 
   // Waits until every node that the cluster knows is linked to this process; at the end one is
   // enough.
@@ -155,8 +203,8 @@ class session_impl final : public session {
     const deadline end(timeout);
     const mailbox pause(process_->system());
     for (;;) {
-      const auto view = look();
-      const auto linked = usable(view).size();
+      const auto view = seen_.look();
+      const auto linked = seen_.usable(view).size();
       if (linked > 0 && linked == nodes_in_order(view.members).size()) return true;
       if (end.is_over()) return linked > 0;
       if (is_cancelled && is_cancelled()) return false;
@@ -203,8 +251,8 @@ class session_impl final : public session {
 
   result<found_roles> try_roles(const graph& g, const training_options& o,
                                 const device_wishes& wishes, bool& may_come) {
-    auto view = look();
-    auto there = usable(view);
+    auto view = seen_.look();
+    auto there = seen_.usable(view);
     if (!is_alone_ && there.empty())
       return with_left_out(error(error_code::unreachable,
                                  "the cluster has no node that takes work: start troupe-node"),
@@ -226,23 +274,6 @@ class session_impl final : public session {
       return with_left_out(roles.error(), left_out);
     }
     return found_roles{std::move(*roles), std::move(view), std::move(able)};
-  }
-
-  // What the planner spreads ops by: the streams here, and what ops took before.
-  compile_options with_times(compile_options o, const view_changed& view) const {
-    if (o.streams == 0) o.streams = process_->streams();
-    if (!o.times) o.times = view.times;
-    return o;
-  }
-
-  // And where a graph that is run by feeds and fetches may stand. A node that lacks a library of
-  // its part says so.
-  compile_options with_nodes(const compile_options& o) {
-    const auto view = look();
-    auto out = with_times(o, view);
-    out.where = std::make_shared<const task_map>(
-        tasks_of_nodes(usable(view), view.self, out.streams, roles_));
-    return out;
   }
 
   static error with_left_out(const error& e, const std::vector<std::string>& left_out) {
@@ -331,26 +362,11 @@ class session_impl final : public session {
     return {};
   }
 
-  view_changed look() {
-    const mailbox self(process_->system());
-    view_changed view;
-    tell(nullptr, process_->node(), get_view{self.handle()});
-    self->receive([&](view_changed& v) { view = std::move(v); });
-    after_message();
-    return view;
-  }
-  // A job can be placed on those that a link reaches.
-  std::vector<member_info> usable(const view_changed& view) const {
-    auto nodes = is_alone_ ? std::vector<member_info>{} : nodes_in_order(view.members);
-    std::erase_if(nodes, [&](const auto& n) { return !view.linked.contains(n.id); });
-    return nodes;
-  }
-
   static constexpr std::uint64_t op_times_bytes_max = 8 << 20;
 
   std::shared_ptr<process> process_;
   bool is_alone_;
-  std::vector<std::string> roles_;
+  surroundings_seen seen_;
   std::string op_times_file_;
   // For nodes, from the beginning.
   std::chrono::milliseconds timeout_;

@@ -217,7 +217,9 @@ class training_impl final : public training, private job_client {
       const auto most = is_asking_ ? std::chrono::milliseconds(200) : left;
       if (!process_.is_forked())  // else its mailbox is left alone
         if (auto e = receive(std::min(left, most))) return e;
-      // The session's end ends the job, and with it what is told of it.
+      // The session's end ends the job, and with it what is told of it; the job's own end may have
+      // come before that.
+      if (!there && has_come_ && !process_.is_forked()) continue;
       if (!there) return end_without_session(there.error());
       if (left.count() <= 0) return training_event{};
     }
@@ -292,6 +294,7 @@ class training_impl final : public training, private job_client {
       e.totals = totals;
       return e;
     };
+    has_come_ = true;
     self_->receive(
         [&](job_started& m) {
           is_asking_ = false;
@@ -359,7 +362,7 @@ class training_impl final : public training, private job_client {
           out = failure(m.text);
         },
         [&](job_failed& m) { end_with(kind::failed, m.totals).text = std::move(m.line); },
-        caf::after(timeout) >> [&] {});
+        caf::after(timeout) >> [&] { has_come_ = false; });
     after_message();
     if (is_over_) handles_.reset();
     if (is_over_)
@@ -431,6 +434,7 @@ class training_impl final : public training, private job_client {
   std::string job_, folder_;
   training_facts about_;
   bool is_asking_ = false;  // for the job, which is elsewhere
+  bool has_come_ = false;   // by the last receive(): a message, whatever came of it
   bool has_begun_ = false;
   std::chrono::steady_clock::time_point asked_{};
   std::uint64_t next_ = 0;  // the step after the last loss; async: of all workers together

@@ -29,16 +29,15 @@ namespace {
 class store_call {
  public:
   store_call(process& p, const caf::actor& store)
-      : process_(p),
-        store_(store),
-        waits_(static_cast<pinned_scheduler&>(p.system().scheduler())),
-        self_(p.system()) {}
+      : process_(p), store_(store), waits_(static_cast<pinned_scheduler&>(p.system().scheduler())) {
+    if (!p.is_forked()) self_.emplace(p.system());  // PX-2
+  }
 
   store_told look() {
     if (process_.is_forked()) return {};
-    tell(nullptr, store_, store_look{self_.handle()});
+    tell(nullptr, store_, store_look{self_->handle()});
     store_told out;
-    self_->receive([&](store_told& m) { out = std::move(m); });
+    (*self_)->receive([&](store_told& m) { out = std::move(m); });
     after_message();
     return out;
   }
@@ -49,11 +48,11 @@ class store_call {
       store_request r,
       const std::function<result<std::vector<stored_variable>>(const store_view& there)>& make) {
     if (process_.is_forked()) return process_.check_is_there();
-    const auto id = r.id = self_->id();
+    const auto id = r.id = (*self_)->id();
     r.makes = true;
-    tell(nullptr, store_, store_begin{std::move(r), self_.handle()});
+    tell(nullptr, store_, store_begin{std::move(r), self_->handle()});
     std::optional<store_grant> granted;
-    self_->receive([&](store_granted& m) { granted = std::move(m.grant); });
+    (*self_)->receive([&](store_granted& m) { granted = std::move(m.grant); });
     after_message();
     auto made = [&]() -> result<std::vector<stored_variable>> {
       try {
@@ -77,7 +76,7 @@ class store_call {
   const process& process_;
   const caf::actor& store_;
   pinned_scheduler::waiter waits_;
-  mailbox self_;
+  std::optional<mailbox> self_;  // nothing in a child of fork()
 };
 
 const stored_variable* variable_in(const store_view& view, std::string_view name) {

@@ -32,12 +32,18 @@ std::uint64_t hash_of(const idx_dataset& d) {
 result<std::shared_ptr<const idx_dataset>> host_device::dataset(const std::string& folder,
                                                                 bool test, std::int64_t classes) {
   const auto key = key_of(folder, test, classes);
-  const std::lock_guard lock(mutex_);
-  if (const auto at = datasets_.find(key); at != datasets_.end())
-    if (auto held = at->second.data.lock()) return held;
-  std::erase_if(datasets_, [](const auto& entry) { return entry.second.data.expired(); });
+  const std::lock_guard alone(loading_);  // nobody loads one that another thread is loading
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto at = datasets_.find(key); at != datasets_.end())
+      if (auto held = at->second.data.lock()) return held;
+    std::erase_if(datasets_, [](const auto& entry) { return entry.second.data.expired(); });
+  }
   auto loaded = load_idx(folder, test, classes);
-  if (loaded) datasets_[key] = {*loaded, hash_of(**loaded)};
+  if (!loaded) return loaded;
+  const auto hash = hash_of(**loaded);
+  const std::lock_guard lock(mutex_);
+  datasets_[key] = {*loaded, hash};
   return loaded;
 }
 

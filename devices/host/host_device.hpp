@@ -46,7 +46,7 @@ class host_device {
 
  private:
   tile_team team_;
-  std::mutex mutex_;
+  std::mutex loading_, mutex_;  // mutex_: of the map, and for no longer than a look
   struct known_dataset {
     std::weak_ptr<const idx_dataset> data;
     std::uint64_t hash = 0;

@@ -168,7 +168,10 @@ void membership::dial_failed(node_id peer, std::string_view address, dial_failur
   if (why == dial_failure::other_life && !leads_elsewhere)
     return end_member(p, member_state::dead, fmt::format("another process answers at {}", address),
                       false, now_ns);
-  if (why == dial_failure::refused && is_of_this_machine)
+  // What is known by hearsay alone may be told wrongly: then the process says whether it is there.
+  if (why == dial_failure::refused && is_of_this_machine && !p.was_linked)
+    emit(membership_action_kind::check_process, peer);
+  else if (why == dial_failure::refused && is_of_this_machine)
     return end_member(p, member_state::dead, fmt::format("connection refused at {}", address),
                       false, now_ns);
   p.dial_at_ns = std::max(p.dial_at_ns, now_ns + options_.redial_ns);
@@ -333,7 +336,7 @@ void membership::end_member(peer_entry& p, member_state state, std::string reaso
   owe_view_to_all(id);
   // The other half of a partition is looked for where it was, until somebody else or nobody answers
   // there.
-  const auto address = p.info.address;
+  const auto address = way_to(p);
   bury(id);
   if (may_return && !address.empty() && seeds_.size() < options_.seeds_max) {
     const auto is_known = std::any_of(seeds_.begin(), seeds_.end(),
@@ -551,7 +554,7 @@ membership membership::reborn(node_id id, std::uint64_t start_time_ns, std::int6
   out.own_addresses_ = own_addresses_;
   for (const auto& s : seeds_) out.add_seed(s.address, s.is_lasting, now_ns);
   for (const auto& [peer, p] : peers_)
-    if (p.is_member && is_living(p.info)) out.add_seed(p.info.address, false, now_ns);
+    if (p.is_member && is_living(p.info)) out.add_seed(way_to(p), false, now_ns);
   return out;
 }
 

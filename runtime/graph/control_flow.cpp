@@ -27,16 +27,23 @@ bool is_condition_spec(const value& v) {
 std::vector<value> invalid(std::size_t n) { return std::vector<value>(n); }
 
 // As many as a branch returns, which is known once it was called. A function that calls cond() with
-// itself is ended by the limit of nesting, which counts regions, and here there are none.
-thread_local std::uint32_t counted_depth = 0;
-std::vector<value> invalid_as(const branch_function& branch) {
-  if (counted_depth >= nesting_max) return invalid(1);
+// itself, once or several times, is ended by a number of calls for the outermost one.
+constexpr std::uint32_t counted_max = 100;
+thread_local std::uint32_t counted_depth = 0, counted_calls = 0;
+std::vector<value> invalid_as(const branch_function& branch, const source_location& where) {
+  if (counted_depth == 0) counted_calls = 0;
+  if (++counted_calls > counted_max) return invalid(1);
   struct deeper {
     deeper() { ++counted_depth; }
     ~deeper() { --counted_depth; }
   };
   const deeper inside;
-  return invalid(branch().size());
+  const auto made = branch();
+  // Where nothing else is wrong, the condition is; what the branch has added must not run.
+  for (const auto& v : made)
+    if (v.is_valid() && !v.owner->first_error())
+      v.owner->record(bad_call("cond(): the condition is not a value").at(where));
+  return invalid(made.size());
 }
 
 // What a function of the program has returned, in the region that it was called in; empty, and the
@@ -61,7 +68,7 @@ std::vector<value> in_graph(graph& g, value condition, const branch_function& th
   const auto names = g.name_scope("cond", where);
   condition = r.import(condition, where);
   if (condition.is_valid()) condition = r.pace(condition, where);
-  if (!condition.is_valid()) return invalid_as(then);
+  if (!condition.is_valid()) return invalid_as(then, where);
   if (r.at(r.current()).level >= nesting_max) {
     g.record(bad_call(fmt::format("cond(): it is nested in {} branches and loops, which is the "
                                   "limit",
@@ -173,14 +180,14 @@ std::vector<value> without_variables(const loop_condition_function& condition,
 
 std::vector<value> cond(value condition, const branch_function& then,
                         const branch_function& otherwise, source_location where) {
-  if (!condition.is_valid()) return invalid_as(then);
+  if (!condition.is_valid()) return invalid_as(then, where);
   auto& g = *condition.owner;
-  if (g.first_error()) return invalid_as(then);
+  if (g.first_error()) return invalid_as(then, where);
   if (!is_condition_spec(condition)) {
     g.record(bad_call(fmt::format("cond(): the condition is {}, and must be bool[]",
                                   to_string(condition.spec())))
                  .at(where));
-    return invalid_as(then);
+    return invalid_as(then, where);
   }
   if (const auto known = g.known(condition)) return *known ? then() : otherwise();
   return in_graph(g, condition, then, otherwise, where);
@@ -188,6 +195,8 @@ std::vector<value> cond(value condition, const branch_function& then,
 
 value cond(value condition, const std::function<value()>& then,
            const std::function<value()>& otherwise, source_location where) {
+  // One value, whatever the branches are.
+  if (condition.is_valid() && condition.owner->first_error()) return {};
   const auto out = cond(condition, branch_function([&] { return std::vector<value>{then()}; }),
                         branch_function([&] { return std::vector<value>{otherwise()}; }), where);
   return out.empty() ? value{} : out[0];

@@ -7,13 +7,14 @@ namespace troupe {
 
 void blob_pull::want(node_id from, const std::vector<blob_id>& ids) {
   wanted_ = ids;
-  if (coming_ && !is_wanted(coming_->id)) coming_.reset();
-  // What the former one was asked for may never come.
+  // What was asked of another one may never come.
   if (from != std::exchange(from_, from) && coming_) coming_->asked = coming_->bytes.size();
+  if (coming_ && !is_wanted(coming_->id)) parked_ = std::exchange(coming_, std::nullopt);
 }
 
 void blob_pull::forget_others() {
   std::erase_if(here_, [&](const auto& b) { return !is_wanted(b.first); });
+  if (parked_ && !is_wanted(parked_->id)) parked_.reset();
 }
 
 bool blob_pull::is_wanted(const blob_id& id) const {
@@ -29,7 +30,12 @@ std::vector<want_blob> blob_pull::take_requests(job_id job) {
     const auto next = std::find_if(wanted_.begin(), wanted_.end(),
                                    [&](const blob_id& id) { return !here_.contains(id); });
     if (next == wanted_.end()) return {};
-    coming_ = coming{*next, {}, 0};
+    if (parked_ && parked_->id == *next) {
+      coming_ = std::exchange(parked_, std::nullopt);
+      coming_->asked = coming_->bytes.size();
+    } else {
+      coming_ = coming{*next, {}, 0};
+    }
   }
   std::vector<want_blob> out;
   auto& c = *coming_;

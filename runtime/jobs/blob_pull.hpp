@@ -56,7 +56,7 @@ class blob_pull {
   node_id from_{};
   std::vector<blob_id> wanted_;
   blob_map here_;
-  std::optional<coming> coming_;
+  std::optional<coming> coming_, parked_;  // parked: half of one that may be wanted again
 };
 
 // The piece that `w` asks for.

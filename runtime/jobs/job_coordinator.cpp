@@ -99,6 +99,7 @@ void job_coordinator::take_over() {
   first_steps_ = j.first_steps;
   next_loss_ = j.next_losses;
   closed_ = j.closed;
+  for (const auto& d : j.data) data_.emplace(d.what, known_data{d, 0});
   data_messages_ = j.data_messages;
   recoveries_ = j.recoveries;
   checkpoints_before_ = j.checkpoints;
@@ -197,6 +198,8 @@ void job_coordinator::place() {
                      .restore_from = restore_from_,
                      .may_move = succession_.is_on(),
                      .here = is_all_here ? plan_ : nullptr};
+  refused_.clear();
+  if (sum(next_loss_) == sum(first_steps_)) data_.clear();  // JC-16: nothing is trained yet
   blobs_ = nullptr;
   if (!is_all_here && !put_plan(placing)) return;
   succession_.touch();
@@ -238,6 +241,11 @@ void job_coordinator::on_want_blob(node_id from, const want_blob& w) {
 }
 
 void job_coordinator::on_placed(node_id from, const part_placed& p) {
+  const bool has_refused = !p.error.empty() && raw(p.unlinked) == 0;
+  // Also who says so when another one has ended the epoch already.
+  if (p.epoch == epoch_ && has_refused &&
+      (phase_ == job_phase::placing || phase_ == job_phase::halting))
+    refused_.insert(from);
   if (phase_ != job_phase::placing || p.epoch != epoch_) return;
   // Two nodes that do not reach each other cannot share a job (JC-8).
   if (raw(p.unlinked) != 0) {
@@ -245,20 +253,17 @@ void job_coordinator::on_placed(node_id from, const part_placed& p) {
                                      (from != setup_.client && kept_by(from) < kept_by(p.unlinked));
     exclude(is_other_worth_more ? from : p.unlinked);
   }
-  if (!p.error.empty()) {
-    leave_out(from);
-    return trouble(at_node(from, "refused its part: " + p.error));
-  }
+  if (!p.error.empty()) return trouble(at_node(from, "refused its part: " + p.error));
   for (const auto& d : p.data) {
     const auto& known =
-        data_.try_emplace(d.what, known_data{d.hash, at_node(from, {}).node, epoch_}).first->second;
-    if (known.hash == d.hash) continue;
+        data_.try_emplace(d.what, known_data{{d.what, d.hash, at_node(from, {}).node}, epoch_})
+            .first->second;
+    if (known.read.hash == d.hash) continue;
     auto f = at_node(from, fmt::format("the {} has other contents than on {}: every node needs "
                                        "the same files",
-                                       d.what, known.node));
-    // JC-16: which of them is right, nobody knows before it has begun.
-    if (known.epoch == epoch_) return fail(std::move(f));
-    leave_out(from);
+                                       d.what, known.read.node));
+    if (known.epoch == epoch_) return fail(std::move(f));  // JC-16
+    refused_.insert(from);
     return trouble(std::move(f));
   }
   awaited_.erase(from);
@@ -504,11 +509,14 @@ void job_coordinator::on_rejoined(const member_info& self) {
   trouble(std::move(f));
 }
 
-// JC-17
-void job_coordinator::leave_out(node_id n) {
-  const auto nodes = living_nodes();
-  if (std::any_of(nodes.begin(), nodes.end(), [n](const member_info& m) { return m.id != n; }))
-    exclude(n);
+// JC-17. When all have halted, and so said what they keep.
+void job_coordinator::leave_out_refused() {
+  for (const auto n : std::exchange(refused_, {})) {
+    if (kept_by(n).second > 0) continue;
+    auto others = living_nodes();
+    std::erase_if(others, [n](const member_info& m) { return m.id == n; });
+    if (!others.empty() && lack_of_devices(others).empty()) exclude(n);
+  }
 }
 
 void job_coordinator::exclude(node_id n) {
@@ -588,6 +596,7 @@ void job_coordinator::on_halted(node_id from, part_halted p) {
 
 void job_coordinator::go_on_if_halted() {
   if (phase_ != job_phase::halting || !awaited_.empty()) return;
+  leave_out_refused();
   close_epoch();
   std::int64_t delay = 0;
   if (!incident_.empty()) {
@@ -1092,6 +1101,7 @@ job_journal job_coordinator::journal() const {
   j.in_vain = in_vain_;
   j.progress = setup_.after ? sum(setup_.after->journal.next_losses) : 0;
   j.started_unix_ns = setup_.started_unix_ns;
+  for (const auto& [what, known] : data_) j.data.push_back(known.read);
   return j;
 }
 

@@ -69,9 +69,11 @@
 // JC-13 A job without a program does not end while its last checkpoint is missing: that is made
 //       again, until it is there or a program comes. One that has diverged (CU-5) fails.
 // JC-14 Who hands the job over keeps it until it hears that the other one has an epoch of its own.
-// JC-16 Nodes that read the same data from files of their own read the same contents: where the
-//       first epoch finds others the job fails; who comes later with others is left out.
-// JC-17 Who refuses its part is left out for excluded_ns, where another node could take it.
+// JC-16 Nodes that read the same data from files of their own read the same contents: before the
+//       first step others end the job, since nobody knows which are right; from then on who has
+//       others than those that it was trained with is left out.
+// JC-17 Who refuses its part, and keeps no variable of the job, is left out for excluded_ns where
+//       the other nodes could take the work.
 // JC-18 Time in which this process itself stood still (between two ticks more than a second passed)
 //       counts against nobody.
 // JC-15 A job is suspended when a checkpoint is there of the step that it ends at, which has the
@@ -325,7 +327,7 @@ class job_coordinator {
   void spread_if_better();
   void commit(std::uint64_t step, float loss);
   void flush_losses(std::uint64_t below);
-  void leave_out(node_id n);
+  void leave_out_refused();
   void exclude(node_id n);
   std::pair<std::size_t, std::size_t> kept_by(node_id n) const;
   void write_manifests();
@@ -335,11 +337,10 @@ class job_coordinator {
   std::map<node_id, member_info> members_;
   // Alive for us, and dead for another participant, or mute; until when.
   std::map<node_id, std::int64_t> excluded_;
-  // What nodes read from files of their own; who was the first to say it, and in which epoch.
+  // By what it is.
   struct known_data {
-    std::uint64_t hash = 0;
-    std::string node;
-    std::uint32_t epoch = 0;
+    read_data read;
+    std::uint32_t epoch = 0;  // in which it was said first; 0: to another coordinator
   };
   std::map<std::string, known_data> data_;
   std::size_t message_bytes_max_;

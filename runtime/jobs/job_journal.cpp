@@ -18,7 +18,14 @@ using plan_parts::list_size;
 using plan_parts::misread;
 
 constexpr std::size_t journal_bytes_max = std::size_t{64} << 20;
-constexpr std::uint32_t workers_max = 1U << 20U, successors_max = 64;
+constexpr std::uint32_t workers_max = 1U << 20U, successors_max = 64, data_max = 1000;
+
+// Many pointers may show the same bytes.
+std::string text_of(capnp::Text::Reader t) {
+  constexpr std::size_t text_max = 8192;
+  if (t.size() > text_max) throw misread{fmt::format("a text has {} bytes", t.size())};
+  return {t.begin(), t.size()};
+}
 
 template <class List>
 void put(List to, const std::vector<std::uint64_t>& from) {
@@ -161,6 +168,12 @@ std::vector<std::byte> encode(const job_journal& j) {
     losses[i].setWorker(j.losses[i].worker);
     losses[i].setLoss(j.losses[i].loss);
   }
+  auto data = to.initData(list_size(j.data));
+  for (unsigned i = 0; i < data.size(); ++i) {
+    data[i].setWhat(j.data[i].what);
+    data[i].setHash(j.data[i].hash);
+    data[i].setNode(j.data[i].node);
+  }
   return plan_parts::to_bytes(message);
 }
 
@@ -208,6 +221,9 @@ result<job_journal> decode_journal(std::span<const std::byte> bytes) {
             throw misread{fmt::format("a loss is of worker {} of {}", l.getWorker(), workers)};
           out.losses.push_back({l.getStep(), l.getWorker(), l.getLoss()});
         }
+        expect_at_most("data that nodes read", from.getData().size(), data_max);
+        for (auto d : from.getData())
+          out.data.push_back({text_of(d.getWhat()), d.getHash(), text_of(d.getNode())});
       });
   if (!read) return std::move(read.error());
   return out;

@@ -63,6 +63,14 @@ struct told_loss {
   friend bool operator==(const told_loss&, const told_loss&) = default;
 };
 
+// What nodes have read from files of their own, and the name of the first one that said so.
+struct read_data {
+  std::string what;
+  std::uint64_t hash = 0;
+  std::string node;
+  friend bool operator==(const read_data&, const read_data&) = default;
+};
+
 struct job_journal {
   std::uint32_t epoch = 0;
   node_id coordinator{};
@@ -80,6 +88,7 @@ struct job_journal {
   std::uint64_t progress = 0;
   std::uint64_t started_unix_ns = 0;
   std::vector<told_loss> losses{};  // since the journal before, oldest first
+  std::vector<read_data> data{};
 
   friend bool operator==(const job_journal&, const job_journal&) = default;
 };

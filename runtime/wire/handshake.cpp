@@ -247,9 +247,11 @@ std::array<std::byte, 32> handshake::proof_of(handshake_role prover) const {
   std::array<std::byte, proof_bytes> mac{};
   unsigned length = 0;
   const auto token = options_.token.text();
-  const auto* made = HMAC(EVP_sha256(), token.data(), static_cast<int>(token.size()),
-                          reinterpret_cast<const unsigned char*>(message.data()), message.size(),
-                          reinterpret_cast<unsigned char*>(mac.data()), &length);
+  // Without a token a key of no bytes, which is no null pointer to every OpenSSL.
+  const auto* made =
+      HMAC(EVP_sha256(), token.empty() ? "" : token.data(), static_cast<int>(token.size()),
+           reinterpret_cast<const unsigned char*>(message.data()), message.size(),
+           reinterpret_cast<unsigned char*>(mac.data()), &length);
   expects(made != nullptr && length == proof_bytes, "OpenSSL made no HMAC-SHA256");
   return mac;
 }

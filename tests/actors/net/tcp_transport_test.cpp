@@ -402,6 +402,14 @@ BOOST_AUTO_TEST_CASE(TR_5_one_origin_takes_no_place_of_another_and_who_has_spoke
   BOOST_TEST(is_here(1));
   BOOST_TEST(is_here(7));
   BOOST_TEST(f.net.counters().strangers == 4);
+  // Of many that have one place each the oldest silent one goes.
+  call("127.0.0.5", false);
+  BOOST_TEST(!is_here(6));
+  call("127.0.0.6", false);
+  BOOST_TEST(!is_here(0));
+  BOOST_TEST(is_here(1));
+  BOOST_TEST(is_here(9));
+  BOOST_TEST(f.net.counters().strangers == 4);
   for (const int fd : fds) ::close(fd);
 }
 

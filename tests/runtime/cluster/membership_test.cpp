@@ -179,6 +179,21 @@ BOOST_AUTO_TEST_CASE(
   BOOST_TEST(count(tick_until(m, 1000, 1000), kind::died, node_id{50}) == 1u);
 }
 
+// Somebody else has told its address, and it may be wrong from here (--announce of a port that is
+// mapped elsewhere).
+BOOST_AUTO_TEST_CASE(MB_3_who_was_never_linked_is_asked_for_by_its_process_where_nobody_answers) {
+  troupe::membership m(member_at(raw(me)), {}, 0);
+  m.linked(node_id{20}, member_kind::node, 0);
+  m.on_view(node_id{20}, std::vector<member_info>{member_at(20), member_at(30)}, 0);
+  m.take_actions();
+  m.dial_failed(node_id{30}, "10.0.0.1:30", dial_failure::refused, ms);
+  const auto asked = m.take_actions();
+  BOOST_TEST(count(asked, kind::check_process, node_id{30}) == 1u);
+  BOOST_TEST(count(asked, kind::died) == 0u);
+  m.process_gone(node_id{30}, 2 * ms);
+  BOOST_TEST(count(m.take_actions(), kind::died, node_id{30}) == 1u);
+}
+
 BOOST_AUTO_TEST_CASE(MB_3_refused_on_another_host_waits_for_the_lease) {
   troupe::membership m(member_at(raw(me)), {}, 0);
   m.linked(node_id{20}, member_kind::node, 0);

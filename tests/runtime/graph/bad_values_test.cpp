@@ -297,6 +297,38 @@ BOOST_AUTO_TEST_CASE(branches_without_end_end_also_after_a_mistake) {
   BOOST_TEST(deeper().size() == 1U);
 }
 
+// Twice in one branch: calls would double with each level.
+BOOST_AUTO_TEST_CASE(branches_that_call_themselves_twice_end_too) {
+  {
+    fixture f;
+    std::function<value(value)> one = [&](value n) {
+      return cond(
+          less(constant(f.g, 1.0F), n), [&] { return one(n - 1.0F) + one(n - 2.0F); },
+          [&] { return n; });
+    };
+    BOOST_TEST(!one(input(f.g, {dtype::f32, {}}, "n")).is_valid());
+    BOOST_TEST(has(f.complaint(), "nested in 900"));
+  }
+  fixture f;
+  std::function<std::vector<value>(value)> several = [&](value n) {
+    return cond(
+        less(constant(f.g, 1.0F), n),
+        [&] { return std::vector{several(n - 1.0F)[0] + several(n - 2.0F)[0], n}; },
+        [&] { return std::vector{n, n}; });
+  };
+  BOOST_TEST(!several(input(f.g, {dtype::f32, {}}, "n")).front().is_valid());
+  BOOST_TEST(has(f.complaint(), "nested in 900"));
+}
+
+BOOST_AUTO_TEST_CASE(a_condition_that_is_no_value_is_a_mistake_of_the_graph) {
+  fixture f;
+  const auto x = input(f.g, {dtype::f32, {2}}, "x");
+  const auto out =
+      cond(value(), [&] { return std::vector{x, x + 1.0F}; }, [&] { return std::vector{x, x}; });
+  BOOST_TEST(out.size() == 2U);
+  BOOST_TEST(has(f.complaint(), "the condition is not a value"));
+}
+
 BOOST_AUTO_TEST_CASE(an_invalid_value_has_an_empty_spec) {
   BOOST_TEST(value().spec().shape.rank() == 0U);
   BOOST_TEST(value().spec().shape.size(1) == 0);

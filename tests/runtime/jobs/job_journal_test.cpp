@@ -54,6 +54,7 @@ job_journal journal(std::uint32_t epoch = 5) {
   j.last_step = 14;
   j.is_finishing = true;
   j.is_suspending = true;
+  j.data = {{"training data in /d", 5, "n1"}};
   j.in_vain = 3;
   j.progress = 8;
   j.started_unix_ns = 15;

@@ -172,6 +172,25 @@ BOOST_AUTO_TEST_CASE(a_new_coordinator_is_asked_for_the_rest) {
   BOOST_TEST(pull.has_all());
 }
 
+// A plan that comes as a blob, too, names its constants when it is here.
+BOOST_AUTO_TEST_CASE(half_of_a_blob_stays_until_it_is_known_whether_it_is_wanted) {
+  const auto bytes = bytes_of(3 * blob_piece_bytes, 1), plan = bytes_of(10, 2);
+  const blob_map blobs{{id_of(bytes.view()), bytes}, {id_of(plan.view()), plan}};
+  blob_pull pull;
+  const node_id from{1};
+  pull.want(from, {id_of(bytes.view())});
+  BOOST_TEST(bool(pull.on_piece(from, piece_of(pull.take_requests(job_id{7})[0], blobs))));
+  pull.want(from, {id_of(plan.view())});
+  BOOST_TEST(bool(pull.on_piece(from, piece_of(pull.take_requests(job_id{7})[0], blobs))));
+  pull.want(from, {id_of(bytes.view())});
+  pull.forget_others();
+  const auto rest = pull.take_requests(job_id{7});
+  BOOST_TEST_REQUIRE(rest.size() == 2U);
+  BOOST_TEST(rest[0].offset == blob_piece_bytes);
+  for (const auto& w : rest) BOOST_TEST(bool(pull.on_piece(from, piece_of(w, blobs))));
+  BOOST_TEST(pull.has_all());
+}
+
 BOOST_AUTO_TEST_CASE(BP_2_other_bytes_and_missing_ones_are_an_error) {
   const auto bytes = bytes_of(2 * blob_piece_bytes, 1), other = bytes_of(2 * blob_piece_bytes, 2);
   const auto id = id_of(bytes.view());
