@@ -362,6 +362,7 @@ class job_coordinator {
   // Of the epoch's plan; null: it leaves this process nowhere.
   std::shared_ptr<const blob_map> blobs_;
   known_blobs known_blobs_;
+  std::set<node_id> refused_;  // its part of this epoch, for a reason of its own
   std::set<node_id> awaited_;  // who has not answered to place or halt
   bool has_local_part_ = false, is_local_part_there_ = false;
   bool has_started_ = false;

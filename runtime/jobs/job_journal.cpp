@@ -21,7 +21,7 @@ constexpr std::size_t journal_bytes_max = std::size_t{64} << 20;
 constexpr std::uint32_t workers_max = 1U << 20U, successors_max = 64, data_max = 1000;
 
 // Many pointers may show the same bytes.
-std::string text_of(capnp::Text::Reader t) {
+std::string short_text(capnp::Text::Reader t) {
   constexpr std::size_t text_max = 8192;
   if (t.size() > text_max) throw misread{fmt::format("a text has {} bytes", t.size())};
   return {t.begin(), t.size()};
@@ -223,7 +223,7 @@ result<job_journal> decode_journal(std::span<const std::byte> bytes) {
         }
         expect_at_most("data that nodes read", from.getData().size(), data_max);
         for (auto d : from.getData())
-          out.data.push_back({text_of(d.getWhat()), d.getHash(), text_of(d.getNode())});
+          out.data.push_back({short_text(d.getWhat()), d.getHash(), short_text(d.getNode())});
       });
   if (!read) return std::move(read.error());
   return out;

@@ -19,10 +19,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <utility>
+#include <vector>
 
 using namespace troupe;
 using namespace std::chrono_literals;
@@ -107,6 +109,33 @@ struct given {
   std::unique_ptr<graph_runner> runs, stored;
 };
 
+// Threads that run graphs, most of them for the first time, until the session has ended.
+void run_while_it_ends(std::unique_ptr<session> s) {
+  graph g(s->ops());
+  std::vector<std::string> names;
+  auto x = input(g, two, "x");
+  for (int i = 0; i < 60; ++i) named(x = relu(x), names.emplace_back(fmt::format("y{}", i)));
+  auto runs = s->runner(g);
+  std::atomic<int> made = 0, over = 0;
+  std::vector<std::thread> threads;
+  for (std::size_t t = 0; t < 3; ++t)
+    threads.emplace_back([&, t] {
+      for (std::size_t i = t;; i += 3) {
+        const std::array<std::string_view, 2> fetches{names[i % 60], names[(i / 60 + i) % 60]};
+        const auto out = runs->run(feeds, std::span(fetches).first(1 + (i / 60) % 2));
+        ++made;
+        if (out) continue;
+        must_say(out, "the session has ended", "graph_runner::run");
+        ++over;
+        return;
+      }
+    });
+  while (made < 30) std::this_thread::sleep_for(1ms);
+  s.reset();
+  for (auto& t : threads) t.join();
+  must(over == 3, "not every thread was told");
+}
+
 std::unique_ptr<session> global;
 std::unique_ptr<given> global_given;
 std::unique_ptr<topology> global_topology;
@@ -166,6 +195,8 @@ int run_mode(std::string_view mode, const std::string& cluster) {
     stage = 2;
     stage.notify_all();
     other.join();
+  } else if (mode == "busy") {
+    run_while_it_ends(open(cluster));
   } else if (mode == "order") {
     auto s = open(cluster);
     given used(*s), unused(*s), dropped(*s);
@@ -199,7 +230,7 @@ int run_mode(std::string_view mode, const std::string& cluster) {
     all.use();
     if (const auto child = ::fork(); child != 0) must_end(child, "it returns from main()");
   } else {
-    wrong("modes: static, global, idle, topology, moved, order, fork, fork_static");
+    wrong("modes: static, global, idle, topology, moved, busy, order, fork, fork_static");
   }
   return 0;
 }

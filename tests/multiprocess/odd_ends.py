@@ -23,13 +23,17 @@ class odd_ends(harness.cluster_test):
     def test_what_a_session_gave_out_ends_with_it_and_says_so(self):
         self.ends("order")
 
+    def test_a_session_may_end_while_threads_run_graphs(self):
+        for _ in range(3):
+            self.ends("busy")
+
     def test_PZ_1_a_child_of_fork_ends_and_is_told_that_the_session_is_not_its_own(self):
         self.ends("fork")
         self.ends("fork_static")
 
     def test_so_it_is_for_members_of_a_cluster(self):
         self.start_nodes(1)
-        for mode in ("static", "global", "order", "fork"):
+        for mode in ("static", "global", "busy", "order", "fork"):
             self.ends(mode, self.cluster)
 
 
