@@ -23,7 +23,7 @@ namespace {
 
 constexpr auto longest = std::chrono::milliseconds::max();
 constexpr auto shortest = std::chrono::milliseconds::min();
-const std::pair<std::string_view, tensor> numbers[] = {{"x", tensor::of({1, 2}, {2})}};
+const std::pair<std::string_view, tensor> two_numbers[] = {{"x", tensor::of({1, 2}, {2})}};
 
 struct own_session {
   std::unique_ptr<session> s = std::move(*session::open({.gpus = "none", .timeout = longest}));
@@ -59,22 +59,22 @@ BOOST_AUTO_TEST_CASE(durations_of_stages_are_bounded) {
 
 BOOST_FIXTURE_TEST_CASE(steps_wait_as_long_as_it_takes_or_not_at_all, own_session) {
   auto steps = std::move(*s->compile(g, std::array{relu(x)}));
-  BOOST_TEST(bool(steps->step(numbers, longest)));
-  BOOST_TEST(bool(steps->feed("x", numbers[0].second)));
+  BOOST_TEST(bool(steps->step(two_numbers, longest)));
+  BOOST_TEST(bool(steps->feed("x", two_numbers[0].second)));
   BOOST_TEST(bool(steps->fetch(longest)));
-  const auto late = steps->step(numbers, shortest);
+  const auto late = steps->step(two_numbers, shortest);
   BOOST_TEST((late || late.error().code() == error_code::timed_out));
-  BOOST_TEST(bool(steps->step(numbers, longest)));
+  BOOST_TEST(bool(steps->step(two_numbers, longest)));
 }
 
 BOOST_FIXTURE_TEST_CASE(runs_wait_as_long_as_it_takes_or_not_at_all, own_session) {
   named(relu(x), "y");
   auto runs = s->runner(g);
   const std::array fetches{std::string_view("y")};
-  BOOST_TEST(bool(runs->run(numbers, fetches, longest)));
-  const auto late = runs->run(numbers, fetches, shortest);
+  BOOST_TEST(bool(runs->run(two_numbers, fetches, longest)));
+  const auto late = runs->run(two_numbers, fetches, shortest);
   BOOST_TEST((late || late.error().code() == error_code::timed_out));
-  BOOST_TEST(bool(runs->run(numbers, fetches, longest)));
+  BOOST_TEST(bool(runs->run(two_numbers, fetches, longest)));
 }
 
 BOOST_FIXTURE_TEST_CASE(trainings_and_feeders_wait_as_long_as_it_takes_or_not_at_all, own_session) {
@@ -85,9 +85,9 @@ BOOST_FIXTURE_TEST_CASE(trainings_and_feeders_wait_as_long_as_it_takes_or_not_at
   BOOST_TEST_REQUIRE((first && first->type == started));
   BOOST_TEST((run->next(shortest)->type == none));
   auto fed = std::move(*run->make_feeder(0));
-  BOOST_TEST(bool(fed->feed(numbers, longest)));
+  BOOST_TEST(bool(fed->feed(two_numbers, longest)));
   BOOST_TEST((run->next(longest)->type == loss));
-  BOOST_TEST(bool(fed->feed(numbers, longest)));
+  BOOST_TEST(bool(fed->feed(two_numbers, longest)));
   for (auto e = run->next(longest); e; e = run->next(longest)) BOOST_TEST((e->type != none));
 }
 
