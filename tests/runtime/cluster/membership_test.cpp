@@ -448,8 +448,7 @@ BOOST_AUTO_TEST_CASE(MB_8_members_and_the_dead_are_limited) {
   view.back().name = std::string(100'000, 'x');
   m.on_view(node_id{1000}, view, 0);
   BOOST_TEST(m.nodes() == 11u);
-  for (std::uint64_t id = 1001; id < 1010; ++id)
-    m.dial_failed(node_id{id}, "", dial_failure::refused, ms);
+  for (std::uint64_t id = 1001; id < 1010; ++id) m.process_gone(node_id{id}, ms);
   BOOST_TEST(m.nodes() == 2u);
   BOOST_TEST(m.members().size() == 4u);
   m.on_view(node_id{1000}, view, 0);
