@@ -27,12 +27,14 @@ bool is_condition_spec(const value& v) {
 std::vector<value> invalid(std::size_t n) { return std::vector<value>(n); }
 
 // As many as a branch returns, which is known once it was called. A function that calls cond() with
-// itself, once or several times, is ended by a number of calls for the outermost one.
-constexpr std::uint32_t counted_max = 100;
+// itself, once or several times, is ended by a number of calls for the outermost one, and by the
+// `level` of branches and loops that it is called at: each on the way out would count anew.
+constexpr std::uint32_t counted_max = 100, counted_level_max = 8;
 thread_local std::uint32_t counted_depth = 0, counted_calls = 0;
-std::vector<value> invalid_as(const branch_function& branch, const source_location& where) {
+std::vector<value> invalid_as(const branch_function& branch, std::uint32_t level,
+                              const source_location& where) {
   if (counted_depth == 0) counted_calls = 0;
-  if (++counted_calls > counted_max) return invalid(1);
+  if (level > counted_level_max || ++counted_calls > counted_max) return invalid(1);
   struct deeper {
     deeper() { ++counted_depth; }
     ~deeper() { --counted_depth; }
@@ -68,7 +70,7 @@ std::vector<value> in_graph(graph& g, value condition, const branch_function& th
   const auto names = g.name_scope("cond", where);
   condition = r.import(condition, where);
   if (condition.is_valid()) condition = r.pace(condition, where);
-  if (!condition.is_valid()) return invalid_as(then, where);
+  if (!condition.is_valid()) return invalid_as(then, r.at(r.current()).level, where);
   if (r.at(r.current()).level >= nesting_max) {
     g.record(bad_call(fmt::format("cond(): it is nested in {} branches and loops, which is the "
                                   "limit",
@@ -180,14 +182,15 @@ std::vector<value> without_variables(const loop_condition_function& condition,
 
 std::vector<value> cond(value condition, const branch_function& then,
                         const branch_function& otherwise, source_location where) {
-  if (!condition.is_valid()) return invalid_as(then, where);
+  if (!condition.is_valid()) return invalid_as(then, 0, where);
   auto& g = *condition.owner;
-  if (g.first_error()) return invalid_as(then, where);
+  const auto level = [&] { return g.regions().at(g.regions().current()).level; };
+  if (g.first_error()) return invalid_as(then, level(), where);
   if (!is_condition_spec(condition)) {
     g.record(bad_call(fmt::format("cond(): the condition is {}, and must be bool[]",
                                   to_string(condition.spec())))
                  .at(where));
-    return invalid_as(then, where);
+    return invalid_as(then, level(), where);
   }
   if (const auto known = g.known(condition)) return *known ? then() : otherwise();
   return in_graph(g, condition, then, otherwise, where);
