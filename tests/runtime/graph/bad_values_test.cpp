@@ -298,26 +298,28 @@ BOOST_AUTO_TEST_CASE(branches_without_end_end_also_after_a_mistake) {
 }
 
 // Twice in one branch: calls would double with each level.
-BOOST_AUTO_TEST_CASE(branches_that_call_themselves_twice_end_too) {
-  {
-    fixture f;
-    std::function<value(value)> one = [&](value n) {
-      return cond(
-          less(constant(f.g, 1.0F), n), [&] { return one(n - 1.0F) + one(n - 2.0F); },
-          [&] { return n; });
-    };
-    BOOST_TEST(!one(input(f.g, {dtype::f32, {}}, "n")).is_valid());
-    BOOST_TEST(has(f.g.first_error()->text(), "nested in 900"));
-  }
+BOOST_AUTO_TEST_CASE(branches_that_call_themselves_twice_end_too_after_a_mistake) {
   fixture f;
+  const auto x = input(f.g, {dtype::f32, {2}}, "x");
+  (void)matmul(x, x);
+  std::size_t calls = 0;
+  std::function<value(value)> one = [&](value n) {
+    ++calls;
+    return cond(
+        less(constant(f.g, 1.0F), n), [&] { return one(n - 1.0F) + one(n - 2.0F); },
+        [&] { return n; });
+  };
+  BOOST_TEST(!one(input(f.g, {dtype::f32, {}}, "n")).is_valid());
   std::function<std::vector<value>(value)> several = [&](value n) {
+    ++calls;
     return cond(
         less(constant(f.g, 1.0F), n),
         [&] { return std::vector{several(n - 1.0F)[0] + several(n - 2.0F)[0], n}; },
         [&] { return std::vector{n, n}; });
   };
-  BOOST_TEST(!several(input(f.g, {dtype::f32, {}}, "n")).front().is_valid());
-  BOOST_TEST(has(f.g.first_error()->text(), "nested in 900"));
+  BOOST_TEST(several(input(f.g, {dtype::f32, {}}, "m")).size() == 2U);
+  BOOST_TEST(calls < 1000U);
+  BOOST_TEST(has(f.g.first_error()->text(), "matmul"));
 }
 
 BOOST_AUTO_TEST_CASE(a_condition_that_is_no_value_is_a_mistake_of_the_graph) {
