@@ -200,7 +200,7 @@ std::vector<actor_snapshot> topology_listing::actors(const std::string& node) co
         lent.peer = stages_[*who].name;
         lent.peer_node = node;
       }
-      a.state = actor_state::waiting_for_credit;
+      a.state = actor_state::waiting_for_resource;
       a.ports.push_back(std::move(lent));
     }
     // Whatever it has: nothing is called while its thread runs another stage.
@@ -214,7 +214,7 @@ std::vector<actor_snapshot> topology_listing::actors(const std::string& node) co
       thread.peer_node = node;
       thread.is_waiting = true;
       thread.since_seconds = a.since_seconds = busy_seconds;
-      a.state = actor_state::waiting_for_credit;
+      a.state = actor_state::waiting_for_thread;
       a.ports.push_back(std::move(thread));
     } else if (a.state == actor_state::waiting_for_input &&
                std::ranges::none_of(a.ports, [](const auto& p) { return p.is_waiting; })) {

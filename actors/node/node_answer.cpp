@@ -3,6 +3,7 @@
 #include "troupe/actors/job/job_actor.hpp"
 #include "troupe/actors/plan/device_streams.hpp"
 #include "troupe/runtime/cluster/membership.hpp"
+#include "troupe/runtime/insight/listed_work.hpp"
 #include "troupe/runtime/plan/segment.hpp"
 
 #include <fmt/format.h>
@@ -61,6 +62,7 @@ struct answerer {
     a.bytes_out = r.bytes_out.load(std::memory_order_relaxed);
     a.queue = r.queue.load(std::memory_order_relaxed);
     a.steps = r.steps.load(std::memory_order_relaxed);
+    a.iteration = r.iteration.load(std::memory_order_relaxed);
     if (part != nullptr) a.job_id = fmt::format("{:016x}", raw(part->context->job));
     a.busy_ratio = r.busy.ratio(view.samples);
     const bool waits =
@@ -77,6 +79,8 @@ struct answerer {
                                             : p.credits_left.load(std::memory_order_relaxed)));
       s.credits_max = p.credits_max;
       s.queued = p.queued.load(std::memory_order_relaxed);
+      s.items = p.items.load(std::memory_order_relaxed);
+      s.returned = p.returned.load(std::memory_order_relaxed);
       s.is_waiting = waits && r.waiting_port() == i;
       s.since_seconds = s.is_waiting ? a.since_seconds : 0;
       s.is_sparse = p.is_sparse;
@@ -93,6 +97,82 @@ struct answerer {
       a.ports.push_back(std::move(s));
     }
     return a;
+  }
+
+  // Whether what an actor waits for at that port of its record has been sent to it, and it only has
+  // not seen it; nullopt: who sends it is not here.
+  static std::optional<bool> has_been_sent(const part_context& context, std::uint32_t actor,
+                                           std::size_t port) {
+    const auto& planned = context.job_plan->actors[actor];
+    const auto& p = *context.records[actor]->ports[port];
+    if (!p.is_input)
+      return p.credit == nullptr ? std::nullopt : std::optional(!p.credit->is_waiting());
+    if (port >= planned.inputs.size()) return std::nullopt;
+    const auto edge = planned.inputs[port];
+    const auto* from = context.records[context.job_plan->edges[edge].from.actor].get();
+    if (from == nullptr) return std::nullopt;
+    // What is sent is counted first: it counts as seen rather than not.
+    const auto& out = *from->ports[from->inputs() + context.outlets[edge]];
+    const auto sent = out.items.load(std::memory_order_acquire);
+    return sent > p.items.load(std::memory_order_acquire);
+  }
+
+  // The actor that a thread runs just now; null: none that is listed.
+  const actor_record* run_by(const stream_meter& thread, const part_entry*& its_part) const {
+    const auto current = thread.current.load(std::memory_order_relaxed);
+    const auto at = std::ranges::find_if(
+        parts.all(), [&](const auto& p) { return p.second.context->part == current >> 32; });
+    const auto index = (current & 0xffffffff) - 1;
+    if (current == 0 || at == parts.all().end() || index >= at->second.context->records.size())
+      return nullptr;
+    its_part = &at->second;
+    return its_part->context->records[index].get();
+  }
+
+  // One that has not looked at its ports yet waits for what each actor needs first: an input. What
+  // has been sent to it is named before what has not, since then it only has to look.
+  static void show_first_wait(actor_snapshot& a, const part_context& context, std::uint32_t actor) {
+    port_snapshot* missing = nullptr;
+    for (std::size_t i = 0; i < context.records[actor]->inputs(); ++i) {
+      const auto is_sent = has_been_sent(context, actor, i);
+      if (missing == nullptr || is_sent == true) missing = &a.ports[i];
+      if (is_sent == true) break;
+    }
+    if (missing == nullptr) return;
+    a.state = actor_state::waiting_for_input;
+    missing->is_waiting = true;
+    missing->since_seconds = a.since_seconds;
+  }
+
+  // Of one that waits: what it waits for may be there, and its thread run somebody else. What comes
+  // from the program or another process is not seen before the thread is free again: whoever has it
+  // for long is waited for then.
+  void show_thread(actor_snapshot& a, const part_entry& part, std::uint32_t actor) const {
+    const auto& context = *part.context;
+    if (a.state == actor_state::idle) show_first_wait(a, context, actor);
+    const auto at = std::ranges::find_if(a.ports, [](const auto& p) { return p.is_waiting; });
+    const auto port = static_cast<std::size_t>(at - a.ports.begin());
+    if (port >= context.records[actor]->ports.size()) return;
+    const auto is_sent = has_been_sent(context, actor, port);
+    if (is_sent == false) return;
+    const part_entry* other_part = nullptr;
+    const auto* other = run_by(*context.meter_of(context.job_plan->actors[actor]), other_part);
+    if (other == context.records[actor].get()) return;
+    const auto runs_seconds = other != nullptr ? other->seconds_in_state() : 0;
+    if (!is_sent && runs_seconds < skew_seconds) return;
+    port_snapshot thread;
+    thread.name = std::string(thread_port);
+    if (other != nullptr)
+      thread.peer =
+          other_part == &part ? other->name : fmt::format("{} of job {}", other->name, other->job);
+    thread.peer_node = view.env.self.name;
+    thread.is_waiting = true;
+    thread.since_seconds = std::min(a.since_seconds, runs_seconds);
+    at->is_waiting = false;
+    at->since_seconds = 0;
+    a.state = actor_state::waiting_for_thread;
+    a.since_seconds = thread.since_seconds;
+    a.ports.push_back(std::move(thread));
   }
 
   std::string node_of_task(const part_entry& part, const std::string& task) const {
@@ -145,8 +225,13 @@ struct answerer {
     job_snapshot j;
     j.id = fmt::format("{:016x}", raw(id));
     troupe::describe(*part.context->job_plan, j);
+    // Async: what shards have applied, which is of all workers.
+    const bool has_shard = std::ranges::any_of(
+        part.actors, [&](auto i) { return part.context->records[i]->kind == actor_kind::shard; });
     for (auto i : part.actors)
-      j.step = std::max(j.step, part.context->records[i]->steps.load(std::memory_order_relaxed));
+      if (const auto& r = *part.context->records[i];
+          j.update != "async" || !has_shard || r.kind == actor_kind::shard)
+        j.step = std::max(j.step, r.steps.load(std::memory_order_relaxed));
     if (j.steps > 0) j.step = std::min(j.step, j.steps);
     j.started_seconds = age(now, part.started_ns);
     j.ended_seconds = part.is_halted ? 0 : age(now, part.ended_ns);
@@ -156,6 +241,7 @@ struct answerer {
                 : part.reason.starts_with(job_suspended_prefix) ? job_state::suspended
                                                                 : job_state::failed;
     if (part.is_halted || part.orphaned_ns != 0) j.state = job_state::recovering;
+    if (j.state == job_state::done && j.steps > 0) j.step = j.steps;
     j.epoch = part.epoch;
     if (j.state == job_state::failed) j.cause = part.reason;
     if (j.state == job_state::stopped) j.cause = part.reason.substr(job_stopped_prefix.size());
@@ -191,9 +277,11 @@ struct answerer {
       out.actors.push_back(std::move(a));
     }
     for (const auto& [id, part] : parts.all())
-      for (auto i : part.actors)
+      for (auto i : part.actors) {
         out.actors.push_back(describe(*part.context->records[i],
                                       fmt::format("{}.{}", part.context->part, i), &part));
+        show_thread(out.actors.back(), part, i);
+      }
   }
 };
 

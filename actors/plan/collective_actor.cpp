@@ -137,6 +137,7 @@ class collective_logic final : public port_logic {
     if (has_failed_) return;
     if (!m.value) return fail(error(error_code::failed, "a piece has no bytes"));
     record_.count_in(m.value.size_bytes());
+    record_.ports[m.port]->count_item();
     auto& from = peers_[collective().peers_from[m.port - own]];
     if (auto ok = arrive(from, m); !ok) return fail(ok.error());
     advance();
@@ -296,6 +297,7 @@ class collective_logic final : public port_logic {
     show_credits(a.peer);
     const auto bytes = elements_of(a.piece) * size_of(spec().type);
     record_.count_out(bytes);
+    record_.ports[port_to(a.peer)]->count_item();
     tell(self_.context(), to.link,
          send_piece{part_->job, to.edge_out, to.sent++, tag{.step = state_->step(), .mark = mark_},
                     a.part >= 0 ? contributions_[static_cast<std::size_t>(a.part)] : result_,
@@ -314,9 +316,7 @@ class collective_logic final : public port_logic {
     update_queue();
     count_firing(tag_);
     for (auto& p : peers_) {
-      if (is_done() && p.owed > 0)
-        tell(self_.context(), p.link,
-             return_credit{part_->job, p.edge_in, std::exchange(p.owed, 0)});
+      if (is_done() && p.owed > 0) give_owed(p);
       const auto all = std::exchange(p.early, {});
       for (auto m : all)
         if (auto ok = arrive(p, m); !ok) return fail(ok.error());
@@ -341,31 +341,36 @@ class collective_logic final : public port_logic {
   void let_go(std::uint32_t slot) {
     slots_[slot] = {};
     auto& p = peers_[slot_peer_[slot]];
-    if (++p.owed < p.owed_max) return;
+    if (++p.owed >= p.owed_max) give_owed(p);
+  }
+  void give_owed(peer& p) {
+    record_.ports[port_from(p.rank)]->count_return(p.owed);
     tell(self_.context(), p.link, return_credit{part_->job, p.edge_in, std::exchange(p.owed, 0)});
   }
 
   void show_credits(std::uint32_t peer) {
+    record_.ports[port_to(peer)]->credits_left.store(
+        static_cast<std::int32_t>(state_->credits_of(peer)), std::memory_order_relaxed);
+  }
+
+  // In the record; what goes to other ranks stands behind what goes to consumers.
+  std::size_t port_to(std::uint32_t peer) const {
     const auto& to = collective().peers_to;
     const auto place = static_cast<std::size_t>(std::find(to.begin(), to.end(), peer) - to.begin());
-    record_.ports[record_.ports.size() - to.size() + place]->credits_left.store(
-        static_cast<std::int32_t>(state_->credits_of(peer)), std::memory_order_relaxed);
+    return record_.ports.size() - to.size() + place;
+  }
+  std::size_t port_from(std::uint32_t peer) const {
+    const auto& from = collective().peers_from;
+    return collective().own_inputs() +
+           static_cast<std::size_t>(std::find(from.begin(), from.end(), peer) - from.begin());
   }
 
   void show_wait() {
     const auto w = state_->waiting();
-    const auto place = [&](const std::vector<std::uint32_t>& peers) {
-      return static_cast<std::uint32_t>(std::find(peers.begin(), peers.end(), w.peer) -
-                                        peers.begin());
-    };
     if (w.type == collective_wait::kind::chunk)
-      record_.enter(
-          actor_state::waiting_for_input,
-          static_cast<std::uint32_t>(collective().own_inputs()) + place(collective().peers_from));
+      record_.enter(actor_state::waiting_for_input, static_cast<std::uint32_t>(port_from(w.peer)));
     if (w.type == collective_wait::kind::credit)
-      record_.enter(actor_state::waiting_for_credit,
-                    static_cast<std::uint32_t>(self_plan().inputs.size()) + collective().tensors +
-                        place(collective().peers_to));
+      record_.enter(actor_state::waiting_for_credit, static_cast<std::uint32_t>(port_to(w.peer)));
   }
 
   std::vector<peer> peers_;  // by rank

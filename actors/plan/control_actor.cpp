@@ -156,6 +156,7 @@ class gate_logic final : public control_logic {
   void decide() {
     auto& c = taken_[0];
     last_ = c.t;
+    if (c.t.dead == 0) record_.iteration.store(c.t.iteration, std::memory_order_relaxed);
     if (c.t.dead == 0 && holds(c.value)) {
       // A loop of a step that nobody wants any more ends.
       if (cancelled_ && c.t.step <= *cancelled_)

@@ -105,6 +105,7 @@ class device_shard_logic final : public shard_port_logic {
   void on_tensor(tensor_ready& m) override {
     expects(bool(m.value) || m.t.dead != 0, "a gradient is there, or left out");
     record_.count_in(m.value ? m.value.size_bytes() : 0);
+    record_.ports[m.port]->count_item();
     auto arrived = state_->on_gradient(m.port, m.t.step, m.t.mark);
     // A sum is a gradient of every worker.
     for (std::uint32_t w = 1; spec_.takes_sums && arrived && w < workers_; ++w)

@@ -35,6 +35,7 @@ class feed_logic final : public port_logic {
 
   void on_tensor(tensor_ready& m) override {
     record_.count_in(m.value.size_bytes());
+    record_.ports[m.port]->count_item();
     pending_.push(item{m.t, std::move(m.value)});
     if (!has_failed_) advance();
   }

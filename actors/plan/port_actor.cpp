@@ -108,6 +108,7 @@ port_logic::port_logic(port_shell& self, std::shared_ptr<const part_context> par
       lane_(part_->lane_of(plan_)) {
   const auto& plan = *part_->job_plan;
   fired_ = plan_.start;
+  first_outlet_ = record_.inputs();
   for (auto edge : self_plan().inputs)
     ports_.in.push_back({item_queue(plan.edges[edge].credits), nullptr, {}, 0, false});
 }
@@ -139,6 +140,7 @@ void port_logic::wire(const std::shared_ptr<const part_handles>& all) {
 
 void port_logic::on_tensor(tensor_ready& m) {
   record_.count_in(m.value ? m.value.size_bytes() : 0);
+  record_.ports[m.port]->count_item();
   ports_.arrive(m.port, item{m.t, std::move(m.value)});
   record_.ports[m.port]->queued.store(ports_.in[m.port].queue.size(), std::memory_order_relaxed);
   record_.set_queued(record_.queue.load(std::memory_order_relaxed) + 1);
@@ -206,12 +208,14 @@ void port_logic::emit_to(std::uint32_t outlet_index, const tag& t, tensor value)
   expects(o.is_held, "PA-1: an item needs a credit");
   o.is_held = false;
   record_.count_out(value ? value.size_bytes() : 0);
+  record_.ports[first_outlet_ + outlet_index]->count_item();
   pool_.send(self_.context(), o.consumer, tensor_ready{o.consumer_port, 0, t, std::move(value)});
 }
 
 void port_logic::count_firing(const tag& t, std::uint32_t where) {
   trace(trace_kind::firing, t.step, where);
-  if (plan_.loop_level != 0 && (t.dead == 0 || t.dead > plan_.loop_level)) return;  // LO-4
+  if (plan_.loop_level != 0 && (t.dead == 0 || t.dead > plan_.loop_level))
+    return record_.begin_again();  // LO-4
   ++fired_;
   record_.count_step();
   if (is_done() && is_settled()) report_done();

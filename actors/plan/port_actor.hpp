@@ -152,6 +152,7 @@ class port_logic {
   trace_lane& lane_;  // of the thread, for timelines
   port_set<port_actor> ports_;
   std::vector<std::vector<std::uint32_t>> outlets_of_;  // output port -> outlets
+  std::size_t first_outlet_ = 0;                        // among the ports of the record
   std::uint64_t fired_ = 0;
   bool is_started_ = false;
   bool has_failed_ = false;

@@ -103,6 +103,11 @@ class shard_logic final : public shard_port_logic {
             ? std::move(origin.applied)
             : std::vector<std::uint64_t>(part_->job_plan->workers,
                                          spec_.update == update_kind::sync ? origin.version : 0);
+    record_.steps.store(
+        spec_.update == update_kind::sync
+            ? origin.version
+            : std::accumulate(kept_.applied.begin(), kept_.applied.end(), std::uint64_t{0}),
+        std::memory_order_relaxed);
     kept_.slots.clear();
     kept_.slots.resize(state_->slots());
     kept_.slots[0] = std::move(first);
@@ -174,6 +179,7 @@ class shard_logic final : public shard_port_logic {
   void on_tensor(tensor_ready& m) override {
     expects(bool(m.value) || m.t.dead != 0, "a gradient is there, or left out");
     record_.count_in(m.value ? m.value.size_bytes() : 0);
+    record_.ports[m.port]->count_item();
     if (m.port >= ports_of_gradients_) return on_handed(m);
     // A replica's, whose shard has begun before.
     if (!state_) return early_.push_back(std::move(m));

@@ -66,6 +66,7 @@ class send_logic final : public port_logic {
       if (!is_receiver_lost_) {
         --credits_;
         record_.count_out(i.value ? i.value.size_bytes() : 0);
+        record_.ports.back()->count_item();
         tell(self_.context(), link_,
              send_tensor{part_->job, self_plan().outputs[0][0], sent_++, i.t, std::move(i.value)});
       }
@@ -134,6 +135,7 @@ class receive_logic final : public port_logic {
 
   void acknowledge() {
     owes_ = false;
+    record_.ports.front()->count_return();
     tell(self_.context(), link_, return_credit{part_->job, self_plan().inputs[0]});
   }
 

@@ -47,8 +47,19 @@ struct port_record {
   // A wait here lasts by design: runtime/analysis/sparse_edges.hpp.
   bool is_sparse = false;
   std::atomic<std::uint32_t> queued{0};  // items that wait at this input port
+  // Items that have come to this input port, or gone out by this output port: where the two ends
+  // differ, some are on their way. And credits that this input port has given back to another
+  // process.
+  std::atomic<std::uint64_t> items{0}, returned{0};
+  void count_item() noexcept { add(items, 1); }
+  void count_return(std::uint64_t n = 1) noexcept { add(returned, n); }
   // Where `credit` is null: what the actor itself counts (remote edges, the program)
   std::atomic<std::int32_t> credits_left{0};
+
+ private:
+  static void add(std::atomic<std::uint64_t>& counter, std::uint64_t n) noexcept {
+    counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+  }
 };
 
 class actor_record {
@@ -65,6 +76,12 @@ class actor_record {
   const std::string job;
   std::vector<std::unique_ptr<port_record>> ports;  // filled before the actor starts, then constant
   std::shared_ptr<const void> keeps;                // what the ports' credits live in
+  // They come first among the ports.
+  std::size_t inputs() const noexcept {
+    std::size_t n = 0;
+    while (n < ports.size() && ports[n]->is_input) ++n;
+    return n;
+  }
 
   // Of ops whose cost nobody knows before (runtime/analysis/op_times.hpp): what their kernel took.
   void count_kernel(std::int64_t ns) noexcept {
@@ -74,9 +91,9 @@ class actor_record {
   void count_in(std::uint64_t bytes) noexcept { add(messages_in, 1), add(bytes_in, bytes); }
   void count_out(std::uint64_t bytes) noexcept { add(messages_out, 1), add(bytes_out, bytes); }
   // A wait that follows is a new one, also for an actor that never ran in between.
-  void count_step() noexcept {
-    add(steps, 1), since_.store(clock_.now(), std::memory_order_relaxed);
-  }
+  void count_step() noexcept { add(steps, 1), begin_again(); }
+  // The same where a step is not complete: a round of a loop.
+  void begin_again() noexcept { since_.store(clock_.now(), std::memory_order_relaxed); }
   void set_queued(std::uint32_t n) noexcept { queue.store(n, std::memory_order_relaxed); }
   // Entering the state it is in already keeps the time it began.
   void enter(actor_state s, std::uint32_t port = 0) noexcept {
@@ -122,6 +139,7 @@ class actor_record {
 
   std::atomic<std::uint64_t> messages_in{0}, messages_out{0}, bytes_in{0}, bytes_out{0}, steps{0};
   std::atomic<std::uint64_t> kernel_runs{0}, kernel_ns{0};
+  std::atomic<std::uint64_t> iteration{0};  // of the condition of a loop: that of its last firing
   std::atomic<std::uint32_t> queue{0};
   busy_mean busy;  // of the node's sampler, which alone writes and reads it
 

@@ -140,6 +140,8 @@ std::string_view to_string(actor_state s) noexcept {
     case actor_state::waiting_for_input: return "waiting for input";
     case actor_state::waiting_for_credit: return "waiting for credit";
     case actor_state::ended: return "ended";
+    case actor_state::waiting_for_thread: return "waiting for thread";
+    case actor_state::waiting_for_resource: return "waiting for resource";
   }
   return {};
 }

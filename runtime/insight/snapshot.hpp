@@ -41,7 +41,9 @@ enum class actor_state : std::uint8_t {
   running,
   waiting_for_input,
   waiting_for_credit,
-  ended
+  ended,
+  waiting_for_thread,    // it could go on, but its thread runs another actor
+  waiting_for_resource,  // that another actor has
 };
 enum class job_state : std::uint8_t {
   running,
@@ -94,8 +96,9 @@ struct node_snapshot {
 
 // One end of one edge: an output port with two consumers is two of these, with equal names.
 struct port_snapshot {
-  // "in0", "out1": inputs start with "in", outputs with "out"; "buffer": memory, listed while the
-  // actor waits for `peer`, who reads it.
+  // "in0", "out1": inputs start with "in", outputs with "out". Listed while the actor waits for
+  // `peer`: "buffer", memory that it reads; "thread", which it runs on; "resource NAME", which it
+  // has.
   std::string name;
   std::string peer;           // name of the actor of the same job at the other end, or "program"
   std::string peer_node;      // name of that actor's node
@@ -107,6 +110,9 @@ struct port_snapshot {
   double since_seconds = 0;  // age of that wait
   // Items come only at the end of the job or many steps apart: a wait lasts by design.
   bool is_sparse = false;
+  // Items that have come, or gone out: what the other end has sent and this one not seen is on its
+  // way. Credits that this input has given back to another process.
+  std::uint64_t items = 0, returned = 0;
 
   bool is_input() const noexcept { return name.starts_with("in"); }
   friend bool operator==(const port_snapshot&, const port_snapshot&) = default;
@@ -126,6 +132,7 @@ struct actor_snapshot {
   double busy_ratio = 0;  // of the last second or two of its node, 0..1
   std::uint64_t queue = 0;
   std::uint64_t steps = 0;
+  std::uint64_t iteration = 0;  // of the condition of a loop: how often it has gone round
   std::vector<port_snapshot> ports;
 
   // Whether it waits at a port, and that tells something: not by design.
@@ -140,8 +147,9 @@ struct job_snapshot {
   std::string name;
   job_state state = job_state::running;
   std::uint64_t workers = 0, shards = 0;
-  std::string update;                 // "sync", "async" or "": not a training job
-  std::uint64_t step = 0, steps = 0;  // done, of all (0: not known before)
+  std::string update;  // "sync", "async" or "": not a training job
+  // Done, of all (0: not known before). Async: gradients of all workers.
+  std::uint64_t step = 0, steps = 0;
   double started_seconds = 0;
   double ended_seconds = 0;               // age of the end, 0 while it runs
   std::string client;                     // name of the node that coordinates it

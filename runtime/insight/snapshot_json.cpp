@@ -40,7 +40,8 @@ template <class V, is<port_snapshot> T>
 void fields(V& v, T& p) {
   v("name", p.name), v("peer", p.peer), v("peer_node", p.peer_node), v("credits", p.credits);
   v("credits_max", p.credits_max), v("queued", p.queued), v("is_waiting", p.is_waiting);
-  v("since_seconds", p.since_seconds), v("is_sparse", p.is_sparse);
+  v("since_seconds", p.since_seconds), v("is_sparse", p.is_sparse), v("items", p.items),
+      v("returned", p.returned);
 }
 
 template <class V, is<actor_snapshot> T>
@@ -50,7 +51,8 @@ void fields(V& v, T& a) {
   v("state", a.state), v("since_seconds", a.since_seconds);
   v("messages_in", a.messages_in), v("messages_out", a.messages_out);
   v("bytes_in", a.bytes_in), v("bytes_out", a.bytes_out);
-  v("busy_ratio", a.busy_ratio), v("queue", a.queue), v("steps", a.steps);
+  v("busy_ratio", a.busy_ratio), v("queue", a.queue), v("steps", a.steps),
+      v("iteration", a.iteration);
   v("ports", a.ports);
 }
 

@@ -1,5 +1,7 @@
 #include "troupe/runtime/insight/wait_walk.hpp"
 
+#include "troupe/runtime/insight/listed_work.hpp"
+
 #include <algorithm>
 #include <tuple>
 
@@ -8,7 +10,8 @@ namespace troupe {
 namespace {
 
 bool is_waiting(const actor_snapshot& a) {
-  return a.state == actor_state::waiting_for_input || a.state == actor_state::waiting_for_credit;
+  return a.state == actor_state::waiting_for_input || a.state == actor_state::waiting_for_credit ||
+         a.state == actor_state::waiting_for_thread || a.state == actor_state::waiting_for_resource;
 }
 
 // At all of the ports that it names.
@@ -61,9 +64,11 @@ std::optional<lost_node> node_index::lost(std::string_view name) const {
                    n->unreachable_seconds};
 }
 
-wait_walk::wait_walk(const cluster_snapshot& c, const job_snapshot& job, const node_index& nodes)
+wait_walk::wait_walk(const cluster_snapshot& c, const job_snapshot& job, const node_index& nodes,
+                     const cluster_snapshot* before)
     : nodes_(nodes), is_complete_(c.actors_left_out == 0) {
   index_actors(c, job);
+  if (before != nullptr) index_before(*before, job);
   start();
   std::sort(roots_.begin(), roots_.end(), [](const root& a, const root& b) {
     return std::tuple(severity(a), -a.since_seconds, a.actor, a.node, a.kind) <
@@ -80,6 +85,55 @@ void wait_walk::index_actors(const cluster_snapshot& c, const job_snapshot& job)
   for (std::size_t i = 0; i < actors_.size(); ++i) by_name_.emplace(actors_[i]->name, i);
   marks_.assign(actors_.size(), mark::unseen);
   reached_by_.assign(actors_.size(), none);
+}
+
+// Of an earlier placing there is nothing to compare with: then nothing stands.
+void wait_walk::index_before(const cluster_snapshot& before, const job_snapshot& job) {
+  has_before_ = true;
+  for (const auto& j : before.jobs)
+    if (j.id == job.id && j.epoch != job.epoch) return;
+  for (const auto& a : before.actors)
+    if (belongs(a, job)) {
+      before_.emplace(a.id, &a);
+      was_there_.emplace(a.name, a.node);
+    }
+}
+
+// Nothing of it has changed since the look before.
+bool wait_walk::stands(std::size_t i) const {
+  if (!has_before_) return true;
+  const auto& now = *actors_[i];
+  const auto at = before_.find(now.id);
+  if (at == before_.end()) return false;
+  const auto& then = *at->second;
+  const auto what = [](const actor_snapshot& a) {
+    return std::tie(a.state, a.messages_in, a.messages_out, a.steps, a.iteration);
+  };
+  const auto waits_at = [](const actor_snapshot& a) {
+    const auto p = std::ranges::find_if(a.ports, [](const auto& x) { return x.is_waiting; });
+    return p == a.ports.end() ? std::string_view() : std::string_view(p->name);
+  };
+  // Ages are rounded to a tick of the node's clock.
+  return what(now) == what(then) && waits_at(now) == waits_at(then) &&
+         now.since_seconds + 0.02 >= then.since_seconds;
+}
+
+// From process to process: what one end has sent, and the other has not seen yet.
+bool wait_walk::is_on_the_way(const actor_snapshot& waiter, const port_snapshot& port,
+                              const actor_snapshot& peer) const {
+  if (waiter.node == peer.node) return false;
+  const port_snapshot* other = nullptr;
+  for (const auto& p : peer.ports) {
+    if (p.is_input() == port.is_input() || p.peer != waiter.name) continue;
+    if (other != nullptr) return false;  // several edges: which one is not known
+    other = &p;
+  }
+  if (other == nullptr) return false;
+  if (port.is_input()) return other->items > port.items;
+  // Ranks of collectives count credits in another way.
+  const auto had = port.items + port.credits;
+  return waiter.kind == "send" && had >= port.credits_max &&
+         other->returned > had - port.credits_max;
 }
 
 // Fetches that wait for input come first, so that a chain begins at what the program waits for;
@@ -159,7 +213,7 @@ bool wait_walk::is_end(std::size_t i, std::size_t via) {
     r.kind = root_kind::actor_idle;
   } else if (a.state == actor_state::ended) {
     r.kind = root_kind::actor_ended;
-    r.is_settled = via != none && std::min(a.since_seconds, waited) >= skew_seconds;
+    r.is_settled = via != none && std::min(a.since_seconds, waited) >= skew_seconds && stands(i);
   } else if (waits_of(a).empty()) {
     r.kind = root_kind::unexplained;
   } else {
@@ -185,24 +239,40 @@ std::size_t wait_walk::follow(std::size_t link_index) {
   }
   if (port->peer.empty()) return add(r), none;
   if (const auto next = find(port->peer, port->peer_node); next != none) {
+    if (is_on_the_way(waiter, *port, *actors_[next]) && !nodes_.lost(actors_[next]->node)) {
+      r.kind = root_kind::on_the_way;
+      r.is_settled = stands(from);
+      return add(r), none;
+    }
     if (marks_[next] == mark::unseen) return next;
     if (marks_[next] == mark::finished) return none;
     r.kind = root_kind::cycle;
-    for (auto l = link_index; links_[l].from != next; l = reached_by_[links_[l].from])
-      r.since_seconds =
-          std::min(r.since_seconds, links_[reached_by_[links_[l].from]].port->since_seconds);
-    r.is_settled = r.since_seconds >= skew_seconds;
+    r.is_settled = stands(from);
+    for (auto l = link_index; links_[l].from != next; l = reached_by_[links_[l].from]) {
+      const auto before = reached_by_[links_[l].from];
+      r.since_seconds = std::min(r.since_seconds, links_[before].port->since_seconds);
+      r.is_settled = r.is_settled && stands(links_[before].from);
+    }
+    r.is_settled = r.is_settled && r.since_seconds >= skew_seconds;
     return add(r), none;
   }
   r.actor = port->peer, r.node = port->peer_node, r.at = none;
   if (const auto loss = nodes_.lost(port->peer_node)) {
     r.kind = root_kind::node_lost;
     if (loss->since_seconds > 0) r.since_seconds = loss->since_seconds;
+  } else if (port->name == thread_port) {  // of another job
+    r.kind = root_kind::actor_running;
   } else {
     r.kind = is_complete_ ? root_kind::actor_missing : root_kind::unexplained;
-    r.is_settled = r.since_seconds >= skew_seconds;
+    r.is_settled = r.since_seconds >= skew_seconds && stands(from) &&
+                   (!has_before_ || !was_there(port->peer, port->peer_node));
   }
   return add(r), none;
+}
+
+bool wait_walk::was_there(std::string_view name, std::string_view node) const {
+  const auto [first, last] = was_there_.equal_range(name);
+  return std::any_of(first, last, [&](const auto& at) { return at.second == node; });
 }
 
 std::size_t wait_walk::find(std::string_view name, std::string_view node) const {
@@ -223,8 +293,8 @@ std::vector<wait_link> wait_walk::chain(const root& r) const {
   for (auto l = r.last_link; l != none; l = reached_by_[links_[l].from]) {
     const auto& a = *actors_[links_[l].from];
     const auto& p = *links_[l].port;
-    links.push_back(
-        {a.name, a.id, a.node, p.name, !p.is_input(), p.peer, p.peer_node, p.since_seconds});
+    links.push_back({a.name, a.id, a.node, a.kind, p.name, !p.is_input(), p.peer, p.peer_node,
+                     p.since_seconds});
   }
   std::reverse(links.begin(), links.end());
   return links;

@@ -47,7 +47,9 @@ class wait_walk {
   };
   static constexpr std::size_t none = static_cast<std::size_t>(-1);
 
-  wait_walk(const cluster_snapshot& c, const job_snapshot& job, const node_index& nodes);
+  // `before`: an earlier look, or null.
+  wait_walk(const cluster_snapshot& c, const job_snapshot& job, const node_index& nodes,
+            const cluster_snapshot* before = nullptr);
 
   // All roots, the true one first. Empty: no actor of the job is listed.
   const std::vector<root>& roots() const noexcept { return roots_; }
@@ -66,6 +68,11 @@ class wait_walk {
   };
 
   void index_actors(const cluster_snapshot& c, const job_snapshot& job);
+  void index_before(const cluster_snapshot& before, const job_snapshot& job);
+  bool stands(std::size_t i) const;
+  bool was_there(std::string_view name, std::string_view node) const;
+  bool is_on_the_way(const actor_snapshot& waiter, const port_snapshot& port,
+                     const actor_snapshot& peer) const;
   void start();
   void visit(std::size_t start);
   std::vector<const port_snapshot*> waits_of(const actor_snapshot& a) const;
@@ -76,6 +83,9 @@ class wait_walk {
 
   const node_index& nodes_;
   bool is_complete_;  // no actors were left out
+  bool has_before_ = false;
+  std::unordered_map<std::string_view, const actor_snapshot*> before_;     // by id
+  std::unordered_multimap<std::string_view, std::string_view> was_there_;  // name -> node
   std::vector<const actor_snapshot*> actors_;
   std::unordered_multimap<std::string_view, std::size_t> by_name_;
   std::vector<mark> marks_;

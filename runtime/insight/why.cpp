@@ -9,13 +9,15 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <optional>
 #include <tuple>
+#include <unordered_map>
 
 namespace troupe {
 
 namespace {
 
-constexpr std::size_t links_shown_max = 12;  // of a chain in the paragraph; JSON has all
+constexpr std::size_t links_shown_max = 12;  // of a chain in the text; JSON has all
 constexpr std::size_t also_max = 3;
 
 std::string place(std::string_view node) {
@@ -26,10 +28,16 @@ std::string subject(const actor_snapshot& a) {
   return fmt::format("{} {} ({}){}", a.kind, a.name, a.id, place(a.node));
 }
 
-std::string describe(const wait_link& l) {
+struct shown_link : wait_link {
+  explicit shown_link(const wait_link& l) : wait_link(l) {}
+  std::string over;  // the node at the other end of the link that lies between
+};
+
+std::string describe(const shown_link& l) {
   if (l.port == thread_port)
-    return fmt::format("{}{} waits for its thread, which runs {}, for {}", l.actor,
-                       l.node.empty() ? "" : fmt::format(" ({})", l.node), l.peer,
+    return fmt::format("{}{} waits for its thread{}, for {}", l.actor,
+                       l.node.empty() ? "" : fmt::format(" ({})", l.node),
+                       l.peer.empty() ? "" : fmt::format(", which runs {}", l.peer),
                        format_seconds(l.since_seconds));
   if (l.port.starts_with(resource_port))
     return fmt::format("{}{} waits for {}{}, for {}", l.actor,
@@ -37,10 +45,30 @@ std::string describe(const wait_link& l) {
                        l.peer.empty() ? ", which is lent" : fmt::format(", which {} has", l.peer),
                        format_seconds(l.since_seconds));
   const auto peer = l.peer == "program" ? "the program" : l.peer.empty() ? "nobody known" : l.peer;
-  return fmt::format("{}{} waits for {} {} from {}, for {}", l.actor,
+  return fmt::format("{}{} waits for {} {} from {}{}, for {}", l.actor,
                      l.node.empty() ? "" : fmt::format(" ({})", l.node),
                      l.is_credit ? "a credit of" : "input", l.port, peer,
+                     l.over.empty() ? "" : fmt::format(", over the link to {}", l.over),
                      format_seconds(l.since_seconds));
+}
+
+// X waits for its receive, that for its send, that for Y: X waits for Y, over a link. Credits go
+// the other way.
+std::vector<shown_link> folded(const std::vector<wait_link>& chain) {
+  std::vector<shown_link> out;
+  const auto is_half = [](const wait_link& l) { return l.kind == "receive" || l.kind == "send"; };
+  for (const auto& l : chain) {
+    const bool is_edge = l.port != thread_port && !l.port.starts_with(resource_port);
+    if (!out.empty() && is_half(l) && is_edge && out.back().peer == l.actor) {
+      auto& before = out.back();
+      if (l.peer_node != l.node && !l.peer_node.empty()) before.over = l.peer_node;
+      before.peer = l.peer;
+      before.peer_node = l.peer_node;
+      continue;
+    }
+    out.emplace_back(l);
+  }
+  return out;
 }
 
 std::string lost_sentence(const lost_node& n, double since_seconds) {
@@ -97,7 +125,12 @@ std::string sentence(const wait_walk& walk, const wait_walk::root& r, const node
     case root_kind::program_fetch:
       return fmt::format("the program does not take the values of {}, which is full, for {}",
                          subject(*a), age);
-    case root_kind::actor_running: return fmt::format("{} runs, for {}", subject(*a), age);
+    case root_kind::actor_running:
+      return a != nullptr ? fmt::format("{} runs, for {}", subject(*a), age)
+                          : fmt::format("{} runs{}, for {}", r.actor, place(r.node), age);
+    case root_kind::on_the_way:
+      return fmt::format("{} has waited for {}, and what it waits for is on its way from {}",
+                         subject(*a), age, walk.chain(r).back().peer_node);
     case root_kind::actor_idle:
       return fmt::format("{} is idle, for {}: nothing has reached it since", subject(*a), age);
     default:
@@ -108,6 +141,9 @@ std::string sentence(const wait_walk& walk, const wait_walk::root& r, const node
       if (const auto* lent = waits_for_a_resource(*a))
         return fmt::format("{} waits for {}, which is lent to somebody else than this job, for {}",
                            subject(*a), lent->name, format_seconds(lent->since_seconds));
+      if (a->state == actor_state::waiting_for_thread)
+        return fmt::format("{} has what it waits for, and its thread has not come to it",
+                           subject(*a));
       return fmt::format("{} is {}, for {}, but does not say for which actor", subject(*a),
                          to_string(a->state), age);
   }
@@ -161,29 +197,122 @@ double oldest_doing(const cluster_snapshot& c, const job_snapshot& j) {
   return oldest;
 }
 
-judged explain_running(const cluster_snapshot& c, const job_snapshot& j) {
+// What has changed in a job between two looks.
+struct progress {
+  double seconds = 0;  // between the looks, on the clock of the job's client
+  std::uint64_t steps = 0, messages = 0;
+  const actor_snapshot* loop = nullptr;  // the one that has gone round, and most often in all
+  std::uint64_t rounds = 0;              // of it
+};
+
+// nullopt: there is no earlier look, or it was placed anew in between.
+std::optional<progress> progress_of(const cluster_snapshot& c, const job_snapshot& j,
+                                    const cluster_snapshot* before) {
+  if (before == nullptr) return std::nullopt;
+  const auto then = std::ranges::find(before->jobs, j.id, &job_snapshot::id);
+  if (then == before->jobs.end() || then->epoch != j.epoch) return std::nullopt;
+  std::unordered_map<std::string_view, const actor_snapshot*> by_id;
+  for (const auto& a : before->actors)
+    if (belongs(a, j)) by_id.emplace(a.id, &a);
+  progress p;
+  p.seconds = std::max(0.0, j.started_seconds - then->started_seconds);
+  p.steps = j.step - std::min(j.step, then->step);
+  for (const auto& a : c.actors) {
+    const auto at = belongs(a, j) ? by_id.find(a.id) : by_id.end();
+    if (at == by_id.end()) continue;
+    p.messages += a.messages_in - std::min(a.messages_in, at->second->messages_in);
+    if (a.iteration <= at->second->iteration) continue;
+    if (p.loop != nullptr && p.loop->iteration >= a.iteration) continue;
+    p.loop = &a;
+    p.rounds = a.iteration - at->second->iteration;
+  }
+  return p;
+}
+
+std::string moves(const progress& p) {
+  const auto in = p.seconds > 0 ? fmt::format(" in {}", format_seconds(p.seconds)) : "";
+  if (p.steps > 0) return fmt::format("{} step{}{}", p.steps, p.steps == 1 ? "" : "s", in);
+  return fmt::format("{} message{}{}", p.messages, p.messages == 1 ? "" : "s", in);
+}
+
+// Of a job in which nothing stands that was looked at.
+std::string moving_sentence(const std::optional<progress>& p, double oldest) {
+  const auto old = format_seconds(oldest >= skew_seconds ? oldest : skew_seconds);
+  const auto waits = oldest >= skew_seconds ? fmt::format("its oldest wait is {} old", old)
+                                            : fmt::format("no wait is older than {}", old);
+  if (p && p->steps + p->messages == 0)
+    return fmt::format("not known yet: nothing has moved between two looks, and {}", waits);
+  if (!p && oldest >= skew_seconds) return fmt::format("not known yet: {}", waits);
+  return p ? fmt::format("it goes on, with {}, and {}", moves(*p), waits)
+           : fmt::format("it goes on, and {}", waits);
+}
+
+// In a job that goes on: an asynchronous worker that does not, for one.
+void tell_what_runs_long(const cluster_snapshot& c, const job_snapshot& j, why_answer& answer) {
+  std::vector<const actor_snapshot*> long_ones;
+  for (const auto& a : c.actors)
+    if (a.state == actor_state::running && a.since_seconds >= skew_seconds && a.kind != "job" &&
+        belongs(a, j))
+      long_ones.push_back(&a);
+  std::ranges::sort(long_ones, [](const auto* x, const auto* y) {
+    return std::tie(y->since_seconds, x->name) < std::tie(x->since_seconds, y->name);
+  });
+  for (const auto* a : long_ones) {
+    auto text = fmt::format("{} runs, for {}", subject(*a), format_seconds(a->since_seconds));
+    if (answer.also.size() < also_max && std::ranges::count(answer.also, text) == 0)
+      answer.also.push_back(std::move(text));
+  }
+}
+
+judged explain_running(const cluster_snapshot& c, const job_snapshot& j,
+                       const cluster_snapshot* before) {
   const node_index nodes(c);
-  const wait_walk walk(c, j, nodes);
+  const wait_walk walk(c, j, nodes, before);
   why_answer answer;
   answer.job = j.name;
   if (walk.roots().empty()) return explain_without_actors(c, j, nodes, std::move(answer));
   const auto& r = walk.roots().front();
-  const bool is_young = r.kind != root_kind::node_lost && r.since_seconds < skew_seconds;
-  if (!r.is_settled || (is_young && oldest_doing(c, j) < skew_seconds)) {
+  // All of the chain has stood for as long as its youngest wait.
+  auto stood = r.since_seconds;
+  for (const auto& l : walk.chain(r)) stood = std::min(stood, l.since_seconds);
+  const bool is_young = r.kind != root_kind::node_lost && stood < skew_seconds;
+  const auto oldest = oldest_doing(c, j);
+  const auto progress = progress_of(c, j, before);
+  if ((!r.is_settled || is_young) && oldest >= skew_seconds && progress &&
+      progress->loop != nullptr) {
+    const auto& loop = *progress->loop;
+    answer.kind = root_kind::loop_running;
+    answer.actor = loop.name;
+    answer.node = loop.node;
+    answer.since_seconds = oldest;
+    answer.root = fmt::format(
+        "{}: the loop of {} goes round: {} times by now, {} of them between two looks; others have "
+        "waited for {}",
+        heading(j), subject(loop), loop.iteration, progress->rounds, format_seconds(oldest));
+    if (!walk.chain(r).empty()) answer.chain = walk.chain(r);
+    return {std::move(answer), severity(r)};
+  }
+  if (!r.is_settled || (is_young && oldest < skew_seconds)) {
     answer.kind = root_kind::moving;
     answer.since_seconds = r.since_seconds;
-    answer.root = fmt::format("{}: it goes on, and no wait is older than {}", heading(j),
-                              format_seconds(skew_seconds));
+    answer.root = fmt::format("{}: {}", heading(j), moving_sentence(progress, oldest));
     for (const auto& name : j.participants)
       if (const auto loss = nodes.lost(name); loss && answer.also.size() < also_max)
         answer.also.push_back(lost_sentence(*loss, loss->since_seconds));
+    tell_what_runs_long(c, j, answer);
     return {std::move(answer), 4};
   }
-  answer.kind = r.kind;
+  const bool moves_on = is_young && progress && progress->steps + progress->messages > 0;
+  answer.kind = moves_on ? root_kind::moving : r.kind;
   answer.actor = r.actor;
   answer.node = r.node;
   answer.since_seconds = r.since_seconds;
-  answer.root = fmt::format("{}: {}", heading(j), sentence(walk, r, nodes));
+  answer.root = fmt::format("{}: {}{}", heading(j),
+                            moves_on ? fmt::format("it goes on, with {}, and its oldest wait is {} "
+                                                   "old: just now ",
+                                                   moves(*progress), format_seconds(oldest))
+                                     : "",
+                            sentence(walk, r, nodes));
   answer.chain = walk.chain(r);
   std::vector<std::string_view> told;
   if (r.kind == root_kind::node_lost) told.push_back(r.node);
@@ -202,11 +331,13 @@ judged explain_running(const cluster_snapshot& c, const job_snapshot& j) {
     if (other.kind == root_kind::node_lost) told.push_back(other.node);
     answer.also.push_back(sentence(walk, other, nodes));
   }
+  if (moves_on) tell_what_runs_long(c, j, answer);
   return {std::move(answer), severity(r)};
 }
 
-judged explain_job(const cluster_snapshot& c, const job_snapshot& j) {
-  if (j.state == job_state::running) return explain_running(c, j);
+judged explain_job(const cluster_snapshot& c, const job_snapshot& j,
+                   const cluster_snapshot* before) {
+  if (j.state == job_state::running) return explain_running(c, j, before);
   why_answer answer;
   answer.job = j.name;
   answer.since_seconds = j.ended_seconds;
@@ -272,6 +403,8 @@ std::string_view to_string(root_kind k) noexcept {
     case root_kind::actor_ended: return "actor ended";
     case root_kind::actor_missing: return "actor missing";
     case root_kind::cycle: return "cycle";
+    case root_kind::loop_running: return "loop running";
+    case root_kind::on_the_way: return "on the way";
     case root_kind::program_feed: return "program feed";
     case root_kind::program_fetch: return "program fetch";
     case root_kind::actor_running: return "actor running";
@@ -281,14 +414,15 @@ std::string_view to_string(root_kind k) noexcept {
   return {};
 }
 
-result<why_answer> explain(const cluster_snapshot& c, std::string_view job) {
+result<why_answer> explain(const cluster_snapshot& c, std::string_view job,
+                           const cluster_snapshot* before) {
   const job_snapshot* best = nullptr;
   judged best_answer;
   std::string names;
   for (const auto& j : c.jobs) {
     names += (names.empty() ? "" : ", ") + j.name;
     if (!job.empty() && job != j.name && job != j.id) continue;
-    auto answer = explain_job(c, j);
+    auto answer = explain_job(c, j, before);
     if (best == nullptr || is_more_urgent(answer, best_answer, j, *best))
       best = &j, best_answer = std::move(answer);
   }
@@ -304,22 +438,16 @@ result<why_answer> explain(const cluster_snapshot& c, std::string_view job) {
 
 std::string why_answer::text() const {
   auto out = root + ".";
-  if (!chain.empty()) {
-    out += " The chain: ";
-    for (std::size_t i = 0; i < chain.size(); ++i) {
-      const auto last_of_head = links_shown_max / 2;
-      const bool is_long = chain.size() > links_shown_max;
-      if (is_long && i == last_of_head) {
-        const auto skipped = chain.size() - links_shown_max;
-        out +=
-            fmt::format("; {} more link{}, which --json lists", skipped, skipped == 1 ? "" : "s");
-        i += skipped;
-      }
-      out += (i > 0 ? "; " : "") + describe(chain[i]);
+  for (const auto& s : also) out += fmt::format("\nAlso, {}.", s);
+  const auto links = folded(chain);
+  for (std::size_t i = 0; i < links.size(); ++i) {
+    if (links.size() > links_shown_max && i == links_shown_max / 2) {
+      const auto skipped = links.size() - links_shown_max;
+      out += fmt::format("\n  ({} more, which --json lists)", skipped);
+      i += skipped;
     }
-    out += ".";
+    out += "\n  " + describe(links[i]);
   }
-  for (const auto& s : also) out += fmt::format(" Also, {}.", s);
   return out;
 }
 
@@ -330,7 +458,10 @@ std::string why_answer::json() const {
                      {"id", l.actor_id},
                      {"node", l.node},
                      {"port", l.port},
-                     {"waits_for", l.is_credit ? "credit" : "input"},
+                     {"waits_for", l.port == thread_port               ? "thread"
+                                   : l.port.starts_with(resource_port) ? "resource"
+                                   : l.is_credit                       ? "credit"
+                                                                       : "input"},
                      {"peer", l.peer},
                      {"peer_node", l.peer_node},
                      {"since_seconds", three_decimals(l.since_seconds)}});
@@ -345,8 +476,8 @@ std::string why_answer::json() const {
   return json_line(out);
 }
 
-std::string why(const cluster_snapshot& c, std::string_view job) {
-  const auto answer = explain(c, job);
+std::string why(const cluster_snapshot& c, std::string_view job, const cluster_snapshot* before) {
+  const auto answer = explain(c, job, before);
   return answer ? answer->text() : answer.error().text();
 }
 

@@ -291,7 +291,7 @@ class cluster_test(unittest.TestCase):
 
     def end_in_good_order(self, training, name):
         """Of a training with far more steps than a test needs, so that it is not over before something is done to it, and that can recover:
-        how many steps each worker has made."""
+        how many steps it has made (async: gradients of all workers)."""
         said = self.tool("job", "finish", name)
         found = re.search(r"is done, at step (\d+)", said)
         self.assertIsNotNone(found, said)

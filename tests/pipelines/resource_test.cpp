@@ -310,7 +310,7 @@ BOOST_AUTO_TEST_CASE(tools_see_who_has_it) {
     return actor_snapshot{};
   };
   const auto a = seen();
-  BOOST_TEST((a.state == actor_state::waiting_for_credit));
+  BOOST_TEST((a.state == actor_state::waiting_for_resource));
   const auto port = std::ranges::find(a.ports, "resource db", &port_snapshot::name);
   BOOST_TEST_REQUIRE((port != a.ports.end()));
   BOOST_TEST(port->peer == "has");

@@ -204,7 +204,7 @@ BOOST_FIXTURE_TEST_CASE(whoever_does_not_run_waits_for_the_thread_of_who_does, l
   BOOST_TEST(all.at("works").since_seconds == 4.0);
   for (const auto* name : {"reads", "writes"}) {
     const auto& a = all.at(name);
-    BOOST_TEST((a.state == actor_state::waiting_for_credit), name);
+    BOOST_TEST((a.state == actor_state::waiting_for_thread), name);
     BOOST_TEST(a.since_seconds == 4.0, name);
     int waits = 0;
     for (const auto& p : a.ports) waits += p.is_waiting;

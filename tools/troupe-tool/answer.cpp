@@ -81,8 +81,8 @@ outcome answer_graph(const command& c, const cluster_snapshot& s) {
   return o;
 }
 
-outcome answer_why(const command& c, const cluster_snapshot& s) {
-  const auto answer = explain(s, c.id);
+outcome explain_why(const command& c, const cluster_snapshot& s, const cluster_snapshot* before) {
+  const auto answer = explain(s, c.id, before);
   if (!answer) {
     std::vector<std::string> names;
     for (const auto& j : s.jobs) names.push_back(j.name);
@@ -133,12 +133,13 @@ outcome answer_topology(const command& c, const cluster_snapshot& s, std::size_t
   return o;
 }
 
-outcome answer_whole(const command& c, const cluster_snapshot& s, screen size) {
+outcome answer_whole(const command& c, const cluster_snapshot& s, screen size,
+                     const cluster_snapshot* before) {
   switch (c.action) {
     case verb::list: return answer_list(c, s, size.width);
     case verb::show: return answer_show(c, s, size.width);
     case verb::graph: return answer_graph(c, s);
-    case verb::why: return answer_why(c, s);
+    case verb::why: return explain_why(c, s, before);
     case verb::show_topology: return answer_topology(c, s, size.width);
     case verb::events:
       return {
@@ -150,8 +151,9 @@ outcome answer_whole(const command& c, const cluster_snapshot& s, screen size) {
 
 }  // namespace
 
-outcome answer_to(const command& c, const cluster_snapshot& snapshot, screen s) {
-  auto o = answer_whole(c, snapshot, s);
+outcome answer_to(const command& c, const cluster_snapshot& snapshot, screen s,
+                  const cluster_snapshot* before) {
+  auto o = answer_whole(c, snapshot, s, before);
   for (const auto& n : snapshot.silent)
     o.err += fmt::format("troupe: node {} did not answer{}{}: what it knows is missing here\n",
                          n.name, n.reason.empty() ? "" : ": ", n.reason);

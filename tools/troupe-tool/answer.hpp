@@ -23,8 +23,9 @@ struct screen {
 };
 
 // Every verb but wait and version. Nodes that did not answer, and actors that were left out, make
-// it partial: exit code 4.
-outcome answer_to(const command& c, const cluster_snapshot& snapshot, screen s);
+// it partial: exit code 4. `before`: for why, an earlier look at the same, or null.
+outcome answer_to(const command& c, const cluster_snapshot& snapshot, screen s,
+                  const cluster_snapshot* before = nullptr);
 outcome answer_error(const error& e);
 outcome answer_version(const command& c);
 

@@ -19,7 +19,9 @@ const char* colour_of(const graph_vertex& v) {
   switch (v.actor->state) {
     case actor_state::running: return "#b7e4c7";
     case actor_state::waiting_for_input: return "#cfe2ff";
-    case actor_state::waiting_for_credit: return "#ffd6ba";
+    case actor_state::waiting_for_credit:
+    case actor_state::waiting_for_resource: return "#ffd6ba";
+    case actor_state::waiting_for_thread: return "#e5dbff";
     case actor_state::ended: return "#c9c9c9";
     default: return "#f1f1f1";
   }

@@ -31,6 +31,8 @@ namespace {
 constexpr std::int64_t redraw_ns = 1'000'000'000;
 constexpr std::int64_t poll_ns = 50'000'000;         // between two questions of wait
 constexpr std::int64_t question_ns = 1'000'000'000;  // at most, of one question of wait
+constexpr std::int64_t look_ns = 100'000'000;        // between two looks of why
+constexpr std::int64_t first_look_ns = 350'000'000;  // at most, of its first look
 
 int print(const outcome& o) {
   // What is longer than a buffer fails while it is written, and flushing the rest may do well.
@@ -44,6 +46,25 @@ int ask_once(const command& c) {
   const auto snapshot = ask_cluster(c.ask);
   return print(snapshot ? answer_to(c, *snapshot, stdout_screen())
                         : answer_error(snapshot.error()));
+}
+
+// Looks twice: what has not changed in between was so. Who does not answer soon, and is out of the
+// reach of others, too, is not waited for; anybody else has the whole time.
+int explain_waits(const command& c) {
+  auto ask = c.ask;
+  ask.timeout_ns = std::min(ask.timeout_ns, first_look_ns);
+  const auto before = ask_cluster(ask);
+  const auto is_known = [&](const silent_node& s) {
+    return std::ranges::any_of(before->nodes, [&](const auto& n) {
+      return n.name == s.name && n.state != node_state::alive && n.unreachable_seconds > 0;
+    });
+  };
+  if (before && !before->silent.empty() && std::ranges::all_of(before->silent, is_known))
+    return print(answer_to(c, *before, stdout_screen()));
+  std::this_thread::sleep_for(std::chrono::nanoseconds(look_ns));
+  const auto now = ask_cluster(c.ask);
+  return print(now ? answer_to(c, *now, stdout_screen(), before ? &*before : nullptr)
+                   : answer_error(now.error()));
 }
 
 // Retries whatever may still change: no cluster yet, nodes that start. A refused token or a bad
@@ -168,6 +189,7 @@ int main(int count, char** values) {
   if (c.action == verb::plan) return explain_plan(c);
   if (c.action == verb::wait) return wait_for_nodes(c);
   if (c.action == verb::timeline) return record_timeline(c);
+  if (c.action == verb::why) return explain_waits(c);
   if (is_change(c.action)) return change(c);
   if (c.action == verb::list_checkpoints || c.action == verb::verify_checkpoints)
     return print(answer_checkpoints(c, *make_host_disk(), stdout_screen().width));

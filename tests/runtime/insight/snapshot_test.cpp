@@ -44,8 +44,9 @@ actor_snapshot actor(const std::string& id, const std::string& name) {
   a.busy_ratio = 0.125;
   a.queue = 1;
   a.steps = 9;
-  a.ports = {{"in0", "reader", "n1", 0, 2, 1, false, 0},
-             {"out0", "loss", "n2", 0, 2, 0, true, 1.5, true}};
+  a.iteration = 4;
+  a.ports = {{"in0", "reader", "n1", 0, 2, 1, false, 0, false, 8, 7},
+             {"out0", "loss", "n2", 0, 2, 0, true, 1.5, true, 9, 0}};
   return a;
 }
 
