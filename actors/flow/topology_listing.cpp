@@ -140,6 +140,7 @@ std::vector<actor_snapshot> topology_listing::actors(const std::string& node) co
     a.bytes_out = relaxed(c.bytes_out);
     a.busy_ratio = has_ended ? 0 : double(view_->busy[i].load(std::memory_order_relaxed));
     const auto place = view_->places[i].load(std::memory_order_relaxed);
+    a.thread = fmt::format("{}:{}", prefix_, place);
     const auto& pulse = *view_->pulses[place];
     const bool runs = pulse.running.load(std::memory_order_relaxed) == i;
     const auto last = c.last_ticks.load(std::memory_order_relaxed);

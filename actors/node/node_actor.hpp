@@ -98,7 +98,9 @@ struct node_environment {
   std::string cluster;
   std::shared_ptr<coarse_clock> clock;
   std::function<std::uint64_t()> wall_clock_ns;  // for ids and ages of jobs
-  std::function<std::int64_t()> now_ns;          // monotonic, for deadlines
+  // Of this process: what it may use of the machine, and has used; null: not known.
+  std::function<process_use()> use{};
+  std::function<std::int64_t()> now_ns;  // monotonic, for deadlines
   const op_table* ops = nullptr;
   const kernel_table* kernels = nullptr;
   host_device* device = nullptr;

@@ -129,6 +129,13 @@ struct answerer {
     return its_part->context->records[index].get();
   }
 
+  std::string thread_of(const part_entry& part, std::uint32_t actor) const {
+    const auto& a = part.context->job_plan->actors[actor];
+    if (runs_beside_links(a)) return "links";
+    const auto stream = worker_of(a.stream, part.context->host_streams());
+    return stream < view.stream_records.size() ? view.stream_records[stream]->name : std::string();
+  }
+
   // One that has not looked at its ports yet waits for what each actor needs first: an input. What
   // has been sent to it is named before what has not, since then it only has to look.
   static void show_first_wait(actor_snapshot& a, const part_context& context, std::uint32_t actor) {
@@ -191,6 +198,11 @@ struct answerer {
     node_answer out;
     out.cluster = view.env.cluster;
     out.self = describe(view.env.self);
+    if (view.env.use) {
+      const auto use = view.env.use();
+      out.self.cores = use.cores;
+      out.self.cpu_seconds = use.cpu_seconds;
+    }
     for (const auto& [id, peer] : view.peers)
       if (peer.link) out.self.reaches.push_back(peer.member.name);
     std::sort(out.self.reaches.begin(), out.self.reaches.end(), natural_less);
@@ -280,6 +292,7 @@ struct answerer {
       for (auto i : part.actors) {
         out.actors.push_back(describe(*part.context->records[i],
                                       fmt::format("{}.{}", part.context->part, i), &part));
+        out.actors.back().thread = thread_of(part, i);
         show_thread(out.actors.back(), part, i);
       }
   }

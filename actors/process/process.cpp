@@ -24,7 +24,9 @@
 #include <fmt/format.h>
 #include <openssl/crypto.h>
 #include <openssl/rand.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -48,6 +50,18 @@ std::uint64_t wall_clock_ns() {
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
                                         std::chrono::system_clock::now().time_since_epoch())
                                         .count());
+}
+
+process_use use_of_this_process() {
+  process_use u;
+  cpu_set_t cores;
+  if (::sched_getaffinity(0, sizeof cores, &cores) == 0)
+    u.cores = static_cast<std::uint64_t>(CPU_COUNT(&cores));
+  rusage r{};
+  if (::getrusage(RUSAGE_SELF, &r) == 0)
+    u.cpu_seconds = double(r.ru_utime.tv_sec + r.ru_stime.tv_sec) +
+                    double(r.ru_utime.tv_usec + r.ru_stime.tv_usec) * 1e-6;
+  return u;
 }
 
 std::int64_t monotonic_ns() {
@@ -301,6 +315,7 @@ result<std::unique_ptr<process>> process::begin(const process_options& options) 
   node.cluster = options.cluster;
   node.clock = p->clock;
   node.wall_clock_ns = wall_clock_ns;
+  node.use = use_of_this_process;
   node.now_ns = monotonic_ns;
   node.ops = &p->ops;
   node.kernels = &p->kernels;

@@ -63,7 +63,6 @@ constexpr bool is_over(job_state s) noexcept {
          s == job_state::suspended;
 }
 
-// One life of one process.
 struct device_snapshot {
   std::string name;                // "gpu:0"
   std::string hardware;            // "NVIDIA H100 80GB HBM3"
@@ -72,6 +71,13 @@ struct device_snapshot {
   friend bool operator==(const device_snapshot&, const device_snapshot&) = default;
 };
 
+// What a process may use of its machine, and has used.
+struct process_use {
+  std::uint64_t cores = 0;  // that it may run on
+  double cpu_seconds = 0;   // of all its threads
+};
+
+// One life of one process.
 struct node_snapshot {
   std::string id;    // hexadecimal, unique to this life
   std::string name;  // "n1": unique among the living
@@ -87,6 +93,9 @@ struct node_snapshot {
   double unreachable_seconds = 0;  // age of a state other than alive
   // Of who answered for itself: the names of the members that a link leads to from there.
   std::vector<std::string> reaches{};
+  // Of who answered for itself: cores that it may run on, and processor time of its process.
+  std::uint64_t cores = 0;
+  double cpu_seconds = 0;
   // Of merge(): how many nodes that answered have not heard of it yet, or have no link to it. Not
   // written to JSON.
   std::uint32_t unknown_to = 0, unreached_by = 0;
@@ -133,6 +142,7 @@ struct actor_snapshot {
   std::uint64_t queue = 0;
   std::uint64_t steps = 0;
   std::uint64_t iteration = 0;  // of the condition of a loop: how often it has gone round
+  std::string thread{};         // of its node, that it runs on: one actor at a time; "": not known
   std::vector<port_snapshot> ports;
 
   // Whether it waits at a port, and that tells something: not by design.

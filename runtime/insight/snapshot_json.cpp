@@ -34,6 +34,7 @@ void fields(V& v, T& n) {
   v("devices", n.devices), v("labels", n.labels), v("incarnation", n.incarnation),
       v("state", n.state), v("reason", n.reason);
   v("unreachable_seconds", n.unreachable_seconds), v("reaches", n.reaches);
+  v("cores", n.cores), v("cpu_seconds", n.cpu_seconds);
 }
 
 template <class V, is<port_snapshot> T>
@@ -52,7 +53,7 @@ void fields(V& v, T& a) {
   v("messages_in", a.messages_in), v("messages_out", a.messages_out);
   v("bytes_in", a.bytes_in), v("bytes_out", a.bytes_out);
   v("busy_ratio", a.busy_ratio), v("queue", a.queue), v("steps", a.steps),
-      v("iteration", a.iteration);
+      v("iteration", a.iteration), v("thread", a.thread);
   v("ports", a.ports);
 }
 

@@ -63,9 +63,9 @@ class readme(harness.cluster_test):
         if arguments[:2] == ["cluster", "leave"]:
             arguments[2] = self.name_of(self.nodes.pop())
         training = None
-        if arguments[:2] == ["checkpoint", "make"]:
+        if arguments[:2] == ["checkpoint", "make"] or "--slow" in arguments:
             training = self.start_training("--on-failure", "resume", "--checkpoint", self.path("others"), "--epochs", 1_000_000,
-                                           "--data", self.path("fashion-mnist"), "--name", arguments[2])
+                                           "--data", self.path("fashion-mnist"), "--name", (arguments + ["slow"])[2])
             self.until("it trains", lambda: self.is_training(training))  # others of that name are over
         program = os.path.basename(program)
         lease = self.own_lease(arguments) if program == "troupe-node" or "--cluster" in arguments and program == "train_classifier" else ()

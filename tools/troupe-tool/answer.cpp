@@ -4,6 +4,7 @@
 #include "tools/troupe-tool/lists.hpp"
 #include "tools/troupe-tool/near_names.hpp"
 #include "tools/troupe-tool/status.hpp"
+#include "troupe/runtime/insight/slow.hpp"
 #include "troupe/runtime/insight/why.hpp"
 #include "troupe/runtime/text/duration.hpp"
 #include "troupe/runtime/text/json_line.hpp"
@@ -163,6 +164,14 @@ outcome answer_to(const command& c, const cluster_snapshot& snapshot, screen s,
   const bool is_partial = !snapshot.silent.empty() ||
                           (snapshot.actors_left_out > 0 && has(c.ask.parts, ask_part::actors));
   if (is_partial && o.exit_code == 0) o.exit_code = exit_partial;
+  return o;
+}
+
+outcome answer_slow(const command& c, std::span<const cluster_snapshot> looks) {
+  const auto answer = explain_slow(looks, c.id);
+  if (!answer) return answer_error(answer.error());
+  outcome o{0, with_newline(c.json ? answer->json() : answer->text()), {}};
+  if (answer->kind == bound_kind::not_known) o.exit_code = exit_partial;
   return o;
 }
 

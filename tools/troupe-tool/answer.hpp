@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <span>
 #include <string>
 
 namespace troupe {
@@ -26,6 +27,8 @@ struct screen {
 // it partial: exit code 4. `before`: for why, an earlier look at the same, or null.
 outcome answer_to(const command& c, const cluster_snapshot& snapshot, screen s,
                   const cluster_snapshot* before = nullptr);
+// Of why --slow: looks in their order.
+outcome answer_slow(const command& c, std::span<const cluster_snapshot> looks);
 outcome answer_error(const error& e);
 outcome answer_version(const command& c);
 

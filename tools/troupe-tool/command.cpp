@@ -30,7 +30,8 @@ constexpr std::string_view global_flags =
     "troupe --help explains them.\n";
 
 struct texts {
-  std::string timeout, kind, condition, doing, update, fuse, replicas, seconds = "1";
+  std::string timeout, kind, condition, doing, update, fuse, replicas, seconds = "1",
+                                                                       slow_seconds = "2";
   std::uint32_t workers = 0, shards = 0;  // 0: not said
   bool dot = false, svg = false;
 };
@@ -68,9 +69,18 @@ void add_verbs(CLI::App& app, command& c, texts& t) {
                     ask_part::actors | ask_part::jobs);
   auto* dot = graph->add_flag("--dot", t.dot, "For Graphviz");
   graph->add_flag("--svg", t.svg, "A picture")->excludes(dot);
-  add("why", "Why a job does not go on: the wait that all others follow from", verb::why,
-      ask_part::actors | ask_part::jobs)
-      ->add_option("JOB", c.id, "Name or id (default: the running job whose wait is oldest)");
+  auto* why =
+      add("why",
+          "Why a job does not go on: the wait that all others follow from; with --slow, what "
+          "bounds the rate of one that does",
+          verb::why, ask_part::actors | ask_part::jobs);
+  why->add_option("JOB", c.id, "Name or id (default: the running job whose wait is oldest)");
+  auto* slow = why->add_flag("--slow", c.is_slow,
+                             "What bounds its rate, and what a mend would give: by many looks");
+  why->add_option("--seconds", t.slow_seconds, "How long to look, from 0.5 to 60")
+      ->type_name("N")
+      ->needs(slow)
+      ->capture_default_str();
   add("events", "What happened on the nodes, oldest first", verb::events, ask_part::events);
   auto* timeline = add(
       "timeline",
@@ -266,14 +276,17 @@ void set_plan(plan_wishes& p, const texts& t) {
   if (!t.fuse.empty()) p.fuse = t.fuse == "on";
 }
 
-std::optional<std::string> set_duration(command& c, const std::string& text) {
-  if (c.action != verb::timeline) return std::nullopt;
+std::optional<std::string> set_duration(command& c, const texts& t) {
+  if (c.action != verb::timeline && !c.is_slow) return std::nullopt;
+  const auto& text = c.is_slow ? t.slow_seconds : t.seconds;
+  const double least = c.is_slow ? 0.5 : 1e-3;
   double seconds = 0;
   const auto* end = text.data() + text.size();
   const auto [rest, failure] = std::from_chars(text.data(), end, seconds);
   constexpr auto most = trace_duration_max_ns / 1'000'000'000;
-  if (failure != std::errc{} || rest != end || !(seconds >= 1e-3) || seconds > double(most))
-    return fmt::format("timeline: --seconds takes a number from 0.001 to {}, not '{}'", most, text);
+  if (failure != std::errc{} || rest != end || !(seconds >= least) || seconds > double(most))
+    return fmt::format("{}: --seconds takes a number from {} to {}, not '{}'",
+                       c.is_slow ? "why" : "timeline", least, most, text);
   c.duration_ns = static_cast<std::int64_t>(seconds * 1e9);
   return std::nullopt;
 }
@@ -283,7 +296,7 @@ std::optional<std::string> finish(command& c, const texts& t) {
   if (auto mistake = set_kind(c, t.kind)) return mistake;
   if (auto mistake = set_doing(c, t.doing, t)) return mistake;
   if (auto mistake = set_condition(c, t.condition)) return mistake;
-  if (auto mistake = set_duration(c, t.seconds)) return mistake;
+  if (auto mistake = set_duration(c, t)) return mistake;
   if (c.action == verb::none) c.ask.parts = ask_part::all;
   if (c.ask.cluster.empty()) return "--cluster: the name is empty";
   c.format = t.dot ? graph_format::dot : t.svg ? graph_format::svg : graph_format::text;

@@ -1,8 +1,9 @@
 #pragma once
 // The grammar of `troupe`: verb first, then kind, then id; global flags before or after the verb.
 //
-//   troupe status | list nodes|actors|jobs | show node|actor ID | graph [--dot|--svg] | why [JOB] |
-//          events | timeline [--seconds N] [--job JOB] | plan FILE [--workers N] [--shards N]
+//   troupe status | list nodes|actors|jobs | show node|actor ID | graph [--dot|--svg] |
+//          why [JOB] [--slow [--seconds N]] | events | timeline [--seconds N] [--job JOB] | plan
+//          FILE [--workers N] [--shards N]
 //          [--nodes N] [--update sync|allreduce|async] [--fuse on|off] [--load FILE] [--dot|--svg]
 //          | wait nodes=N | checkpoint list|verify DIR | checkpoint make JOB | cluster leave NODE |
 //          job stop|finish|detach JOB | topology show|pause|resume|drain NAME |
@@ -78,7 +79,8 @@ struct command {
   std::string node;            // of move_stage
   graph_format format = graph_format::text;
   std::uint64_t nodes_wanted = 0;  // of wait
-  std::int64_t duration_ns = 0;    // of timeline; its job is `id`
+  std::int64_t duration_ns = 0;    // of timeline, whose job is `id`, and of why --slow
+  bool is_slow = false;            // why: what bounds its rate
   bool json = false;
   plan_wishes plan{};  // of verb plan; the graph's file is `id`
   // Its timeout is the whole one, for wait, make and leave too; its parts are what the verb needs.

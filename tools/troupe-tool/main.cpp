@@ -20,6 +20,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -32,6 +33,7 @@ constexpr std::int64_t redraw_ns = 1'000'000'000;
 constexpr std::int64_t poll_ns = 50'000'000;         // between two questions of wait
 constexpr std::int64_t question_ns = 1'000'000'000;  // at most, of one question of wait
 constexpr std::int64_t look_ns = 100'000'000;        // between two looks of why
+constexpr std::int64_t slow_look_ns = 20'000'000;    // at least, between two looks of why --slow
 constexpr std::int64_t first_look_ns = 350'000'000;  // at most, of its first look
 
 int print(const outcome& o) {
@@ -65,6 +67,21 @@ int explain_waits(const command& c) {
   const auto now = ask_cluster(c.ask);
   return print(now ? answer_to(c, *now, stdout_screen(), before ? &*before : nullptr)
                    : answer_error(now.error()));
+}
+
+// Many looks; a regular step would see a regular job at the same place each time.
+int explain_rate(const command& c) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(c.duration_ns);
+  std::minstd_rand random(static_cast<unsigned>(getpid()));
+  std::vector<cluster_snapshot> looks;
+  while (std::chrono::steady_clock::now() < end || looks.size() < 2) {
+    auto look = ask_cluster(c.ask);
+    if (!look) return print(answer_error(look.error()));
+    looks.push_back(std::move(*look));
+    std::this_thread::sleep_for(std::chrono::nanoseconds(
+        slow_look_ns / 2 + static_cast<std::int64_t>(random() % (slow_look_ns / 1000)) * 1000));
+  }
+  return print(answer_slow(c, looks));
 }
 
 // Retries whatever may still change: no cluster yet, nodes that start. A refused token or a bad
@@ -189,7 +206,7 @@ int main(int count, char** values) {
   if (c.action == verb::plan) return explain_plan(c);
   if (c.action == verb::wait) return wait_for_nodes(c);
   if (c.action == verb::timeline) return record_timeline(c);
-  if (c.action == verb::why) return explain_waits(c);
+  if (c.action == verb::why) return c.is_slow ? explain_rate(c) : explain_waits(c);
   if (is_change(c.action)) return change(c);
   if (c.action == verb::list_checkpoints || c.action == verb::verify_checkpoints)
     return print(answer_checkpoints(c, *make_host_disk(), stdout_screen().width));
