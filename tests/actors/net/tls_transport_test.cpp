@@ -162,7 +162,7 @@ BOOST_AUTO_TEST_CASE(TR_7_who_speaks_without_TLS_is_told_and_nothing_of_it_is_ta
   a.ch->send({frame_kind::hello, 0, 0, std::vector<std::byte>(50), {}, 0, 0});
   BOOST_REQUIRE(p.run_until([&] { return a.closed.has_value() && p.b().closed.has_value(); }));
   BOOST_TEST(tls_has(tls_refusal(a), "give --tls to both"), tls_refusal(a));
-  BOOST_TEST(a.refused.at(0) == std::byte(refusal::protection));
+  BOOST_TEST((a.refused.at(0) == std::byte(refusal::protection)));
   BOOST_TEST((p.b().fault == frame_fault::protection));
   BOOST_TEST((p.b().closed->code() == error_code::denied));
   BOOST_TEST(tls_has(p.b().closed->message(), "give --tls to both"));
@@ -195,7 +195,7 @@ BOOST_AUTO_TEST_CASE(another_token_is_told_to_both) {
   tls_end a;
   p.connect(a, p.here);
   BOOST_REQUIRE(p.run_until([&] { return a.closed.has_value() && p.b().closed.has_value(); }));
-  BOOST_TEST(a.refused.at(0) == std::byte(refusal::wrong_token));
+  BOOST_TEST((a.refused.at(0) == std::byte(refusal::wrong_token)));
   BOOST_TEST(tls_has(tls_refusal(a), "wrong token for cluster 'lab'"));
   BOOST_TEST(tls_has(p.b().closed->message(), "wrong token for cluster 'lab'"));
 }
