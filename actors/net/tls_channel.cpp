@@ -224,7 +224,7 @@ tls_channel::tls_channel(std::shared_ptr<const tls_context> context, tls_role ro
   if (!context_->has_certificates()) {
     SSL_set_psk_use_session_callback(ssl, &tls_hooks::use_key);
     SSL_set_psk_find_session_callback(ssl, &tls_hooks::find_key);
-    // The acceptor asks for nothing but the key (TL-2).
+    // The acceptor asks for nothing but the key (TLS-2).
     if (role_ == tls_role::acceptor) SSL_set_verify(ssl, SSL_VERIFY_NONE, nullptr);
   } else {
     SSL_set_verify(ssl, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, &tls_hooks::verified);
@@ -275,7 +275,7 @@ void tls_channel::handshake_on() {
     return;
   }
   engine_->has_sent = true;
-  // TL-2, whatever OpenSSL took.
+  // TLS-2, whatever OpenSSL took.
   const bool is_proven = context_->has_certificates()
                              ? SSL_get_verify_result(ssl) == X509_V_OK &&
                                    openssl_ptr<X509, X509_free>(SSL_get1_peer_certificate(ssl))
@@ -312,7 +312,7 @@ std::size_t tls_channel::read(std::span<std::byte> to) {
 void tls_channel::send(std::span<const std::byte> plain) {
   SSL* ssl = engine_->ssl.get();
   const auto write = [&](std::span<const std::byte> record) {
-    if (records_++ == rekey_records_) {  // TL-5
+    if (records_++ == rekey_records_) {  // TLS-5
       records_ = 0;
       SSL_key_update(ssl, SSL_KEY_UPDATE_NOT_REQUESTED);
     }
@@ -409,7 +409,7 @@ void tls_channel::fail() {
                      words != nullptr ? words : "TLS"));
   }
   ERR_clear_error();
-  // TL-3: an alert that says less than who uses this can say.
+  // TLS-3: an alert that says less than who uses this can say.
   if (role_ == tls_role::acceptor && !engine_->has_sent) {
     engine_->out.clear();
     engine_->out_begin = 0;

@@ -7,17 +7,17 @@
 //   ch.wire_filled(n); then ch.read(): until is_open() it gives no bytes and goes on with the
 //   handshake.
 //
-// TL-1  Bytes that read() gives are those that the peer's send() was given, in that order, each
+// TLS-1  Bytes that read() gives are those that the peer's send() was given, in that order, each
 //       once, from the first on: what was changed, left out, repeated or put in on the way ends the
 //       channel (failed), and it stays so.
-// TL-2  is_open() only if the peer has shown that it holds the token, or a certificate that the CA
+// TLS-2  is_open() only if the peer has shown that it holds the token, or a certificate that the CA
 //       has signed, and only with an exchange of fresh keys.
-// TL-3  A failure of the handshake at the acceptor that comes before its first answer leaves no
+// TLS-3  A failure of the handshake at the acceptor that comes before its first answer leaves no
 // byte
 //       in to_wire(): who uses it may tell the reason in plain bytes.
-// TL-4  Takes a bounded amount of memory: about 32 KiB in OpenSSL, the space for bytes of the wire
+// TLS-4  Takes a bounded amount of memory: about 32 KiB in OpenSSL, the space for bytes of the wire
 //       (a record until allow_large_reads()), and what send() has encrypted and nobody has written.
-// TL-5  Keys for sending change after `rekey_records` records, long before the limit of AES-GCM
+// TLS-5  Keys for sending change after `rekey_records` records, long before the limit of AES-GCM
 //       (RFC 8446, 5.5).
 //
 // Threading: none of its own; one owner. No socket, no clock but OpenSSL's for the dates in

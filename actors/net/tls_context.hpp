@@ -7,7 +7,7 @@
 // certificates are not compared with addresses, which change: whoever the CA has signed is let in,
 // if it proves the token, too (runtime/wire/handshake.hpp).
 //
-// TC-1  A connection that is to be protected is so, or ends: nothing that comes over it can make
+// TLC-1  A connection that is to be protected is so, or ends: nothing that comes over it can make
 //       this process go on without.
 //
 // Threading: immutable; used on any thread. Ownership: connections share it, and keep it.

@@ -160,7 +160,7 @@ struct folder_of_files {
 
 BOOST_AUTO_TEST_SUITE(tls_channel)
 
-BOOST_AUTO_TEST_CASE(TL_1_what_is_said_arrives_however_the_bytes_are_split) {
+BOOST_AUTO_TEST_CASE(TLS_1_what_is_said_arrives_however_the_bytes_are_split) {
   const folder_of_files f;
   for (const auto& context : {by_token(), by_files(f.ca->issue("node"))})
     for (unsigned seed = 0; seed < 10; ++seed) {
@@ -213,7 +213,7 @@ BOOST_AUTO_TEST_CASE(nothing_that_is_said_can_be_read_on_the_wire) {
   BOOST_TEST(!has(seen, the_token.text()));
 }
 
-BOOST_AUTO_TEST_CASE(TL_5_keys_change_as_records_go_by) {
+BOOST_AUTO_TEST_CASE(TLS_5_keys_change_as_records_go_by) {
   joined j(by_token(), nullptr, 3);
   j.run();
   const auto said = some_bytes(50 * troupe::tls_channel::record_bytes);
@@ -224,7 +224,7 @@ BOOST_AUTO_TEST_CASE(TL_5_keys_change_as_records_go_by) {
   BOOST_TEST((j.at_b == said));
 }
 
-BOOST_AUTO_TEST_CASE(TL_3_another_token_is_refused_and_the_acceptor_may_say_so) {
+BOOST_AUTO_TEST_CASE(TLS_3_another_token_is_refused_and_the_acceptor_may_say_so) {
   joined j(by_token(), by_token("another token of the same length"));
   j.run();
   BOOST_TEST((j.b.state() == status::failed));
@@ -257,7 +257,7 @@ BOOST_AUTO_TEST_CASE(certificates_here_and_a_token_there_are_refused_either_way)
   }
 }
 
-BOOST_AUTO_TEST_CASE(TL_2_certificates_that_are_not_good_are_refused_at_both_ends) {
+BOOST_AUTO_TEST_CASE(TLS_2_certificates_that_are_not_good_are_refused_at_both_ends) {
   const folder_of_files f;
   const certificate_authority stranger(f.path, "stranger");
   const auto good = by_files(f.ca->issue("good"));
@@ -295,7 +295,7 @@ BOOST_AUTO_TEST_CASE(TL_2_certificates_that_are_not_good_are_refused_at_both_end
   BOOST_TEST(has(j.a.reason(), "does not trust this process's certificate"), j.a.reason());
 }
 
-BOOST_AUTO_TEST_CASE(TL_1_no_change_of_a_record_after_the_handshake_is_taken) {
+BOOST_AUTO_TEST_CASE(TLS_1_no_change_of_a_record_after_the_handshake_is_taken) {
   constexpr std::size_t records = 6, size = 1000;
   const auto said = some_bytes(records * size);
   for (const auto how : changes)
@@ -332,7 +332,7 @@ BOOST_AUTO_TEST_CASE(TL_1_no_change_of_a_record_after_the_handshake_is_taken) {
       }
 }
 
-BOOST_AUTO_TEST_CASE(TL_2_no_change_of_a_record_of_the_handshake_is_taken) {
+BOOST_AUTO_TEST_CASE(TLS_2_no_change_of_a_record_of_the_handshake_is_taken) {
   const folder_of_files f;
   for (const auto& context : {by_token(), by_files(f.ca->issue("node"))})
     for (const auto how : changes)

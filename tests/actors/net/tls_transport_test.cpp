@@ -222,7 +222,7 @@ BOOST_AUTO_TEST_CASE(silence_and_a_cut_in_the_handshake_end_it_without_a_verdict
   BOOST_TEST((p.b().fault == frame_fault::none));
 }
 
-// TL-1, through the transport and a socket: whatever byte of either direction is changed, what
+// TLS-1, through the transport and a socket: whatever byte of either direction is changed, what
 // arrives is what was sent before it, and each end that notices says why.
 BOOST_AUTO_TEST_CASE(TR_1_no_byte_that_is_changed_on_the_way_is_taken) {
   std::mt19937 random(11);
