@@ -309,38 +309,36 @@ std::size_t tls_channel::read(std::span<std::byte> to) {
   return total;
 }
 
-void tls_channel::send(std::span<const std::byte> plain) {
+void tls_channel::write_record(std::span<const std::byte> plain) {
   SSL* ssl = engine_->ssl.get();
-  const auto write = [&](std::span<const std::byte> record) {
-    if (records_++ == rekey_records_) {  // TLS-5
-      records_ = 0;
-      SSL_key_update(ssl, SSL_KEY_UPDATE_NOT_REQUESTED);
-    }
-    std::size_t put = 0;
-    ERR_clear_error();
-    if (SSL_write_ex(ssl, record.data(), record.size(), &put) != 1) fail();
-  };
+  ERR_clear_error();
+  if (records_ == rekey_records_) {  // TLS-5
+    records_ = 0;
+    ++key_changes_;
+    SSL_key_update(ssl, SSL_KEY_UPDATE_NOT_REQUESTED);
+  }
+  ++records_;
+  std::size_t put = 0;
+  if (SSL_write_ex(ssl, plain.data(), plain.size(), &put) != 1) fail();
+}
+
+void tls_channel::send(std::span<const std::byte> plain) {
   while (!plain.empty() && status_ == status::open) {
     if (gathered_.empty() && plain.size() >= record_bytes) {
-      write(plain.first(record_bytes));
+      write_record(plain.first(record_bytes));
       plain = plain.subspan(record_bytes);
       continue;
     }
     const auto n = std::min(plain.size(), record_bytes - gathered_.size());
     gathered_.insert(gathered_.end(), plain.begin(), plain.begin() + static_cast<long>(n));
     plain = plain.subspan(n);
-    if (gathered_.size() < record_bytes) continue;
-    write(gathered_);
-    gathered_.clear();
+    if (gathered_.size() == record_bytes) flush();
   }
 }
 
 void tls_channel::flush() {
   if (gathered_.empty() || status_ != status::open) return;
-  std::size_t put = 0;
-  ERR_clear_error();
-  ++records_;
-  if (SSL_write_ex(engine_->ssl.get(), gathered_.data(), gathered_.size(), &put) != 1) fail();
+  write_record(gathered_);
   gathered_.clear();
 }
 

@@ -82,6 +82,8 @@ class tls_channel {
   bool is_open() const noexcept { return status_ == status::open; }
   // Equal at both ends of this connection and nowhere else (RFC 9266, tls-exporter). From open on.
   std::array<std::byte, 32> binding() const;
+  // How often this end has changed the keys that it sends with.
+  std::uint64_t key_changes() const noexcept { return key_changes_; }
 
   // When failed: for the peer and for people.
   refusal why() const noexcept { return why_; }
@@ -94,6 +96,7 @@ class tls_channel {
   friend struct tls_hooks;
 
   void handshake_on();
+  void write_record(std::span<const std::byte> plain);
   void fail();
   void note(refusal why, std::string text);
 
@@ -105,7 +108,8 @@ class tls_channel {
   std::string reason_;
   std::vector<std::byte> gathered_;  // less than a record
   std::uint64_t rekey_records_;
-  std::uint64_t records_ = 0;
+  std::uint64_t records_ = 0;  // since keys were changed
+  std::uint64_t key_changes_ = 0;
 };
 
 }  // namespace troupe

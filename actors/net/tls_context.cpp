@@ -199,7 +199,8 @@ bool protection::covers(const address& own, const address& peer) const noexcept 
 std::string protection::why_not_plain() const {
   if (scope == tls_scope::beyond_loopback)
     return "one process wants TLS, as all do beyond loopback, and the other one speaks without: "
-           "leave out its --insecure, and run the same release on both";
+           "leave out its --insecure, give it --tls where an address of loopback leads it to "
+           "another machine (a tunnel, a port of a container), and run the same release on both";
   if (context != nullptr && context->has_certificates())
     return "one process has --tls-certificate, and the other one speaks without TLS: give "
            "--tls-certificate, --tls-key and --tls-ca to both";

@@ -213,15 +213,22 @@ BOOST_AUTO_TEST_CASE(nothing_that_is_said_can_be_read_on_the_wire) {
   BOOST_TEST(!has(seen, the_token.text()));
 }
 
-BOOST_AUTO_TEST_CASE(TLS_5_keys_change_as_records_go_by) {
-  joined j(by_token(), nullptr, 3);
-  j.run();
-  const auto said = some_bytes(50 * troupe::tls_channel::record_bytes);
-  j.a.send(said);
-  j.b.send(said);
-  j.run();
-  BOOST_TEST((j.at_a == said));
-  BOOST_TEST((j.at_b == said));
+BOOST_AUTO_TEST_CASE(TLS_5_keys_change_as_records_go_by_large_and_small) {
+  for (const std::size_t size : {std::size_t{100}, troupe::tls_channel::record_bytes}) {
+    joined j(by_token(), nullptr, 3);
+    j.run();
+    const auto said = some_bytes(50 * size);
+    for (std::size_t i = 0; i < 50; ++i)
+      for (auto* end : {&j.a, &j.b}) {
+        end->send(std::span(said).subspan(i * size, size));
+        end->flush();
+      }
+    j.run();
+    BOOST_TEST((j.at_a == said));
+    BOOST_TEST((j.at_b == said));
+    BOOST_TEST(j.a.key_changes() == 16u);
+    BOOST_TEST(j.b.key_changes() == 16u);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(TLS_3_another_token_is_refused_and_the_acceptor_may_say_so) {
