@@ -324,7 +324,10 @@ void link_core::lane_io::on_frame(const received_frame& frame) {
     link.on_control(frame);
 }
 
-void link_core::lane_io::on_closed(const error&, frame_fault fault) {
+void link_core::lane_io::on_closed(const error& why, frame_fault fault) {
+  const bool is_damaged = fault != frame_fault::none && fault != frame_fault::truncated &&
+                          fault != frame_fault::unreadable;
+  if (is_damaged && owner->hooks_.damaged) owner->hooks_.damaged(owner->peer_.id, why);
   owner->reads_failed_ = owner->reads_failed_ || fault == frame_fault::unreadable;
   owner->on_lane_closed(which);
 }

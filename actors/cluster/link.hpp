@@ -89,7 +89,9 @@ struct link_hooks {
   std::function<void(node_id)> heard;  // any frame came
   // A control message for the node or the membership.
   std::function<void(node_id, control_message)> control;
-  std::function<void(node_id)> lane_lost;             // a connection ended
+  std::function<void(node_id)> lane_lost;  // a connection ended
+  // ... since its bytes were none that the peer can have sent: before lane_lost. May be empty.
+  std::function<void(node_id, const error&)> damaged;
   std::function<void(node_id, const error&)> broken;  // the link cannot go on (LS-4, LS-5)
   // A tensor of that job was dropped for want of memory.
   std::function<void(job_id, std::string)> no_memory;

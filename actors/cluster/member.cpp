@@ -72,6 +72,7 @@ struct member_core::greeter final : channel_handler {
     return {};
   }
   void on_frame(const received_frame& f) override {
+    if (f.kind == frame_kind::hello) shake.bind_to(connection->binding());
     shake.on_frame(f.kind, f.header);
     core.advance(*this);
   }
@@ -154,6 +155,7 @@ void member_core::start(caf::actor_system& sys, caf::execution_unit* worker, caf
   for (const auto& s : env_.seeds) membership_->add_seed(s, true, now());
   announce();
   publish_view();
+  if (!env_.warning.empty()) say(env_.warning);
   tick();
 }
 
@@ -429,8 +431,9 @@ void member_core::refused(greeter& g) {
 void member_core::count_refused(const greeter& g) {
   const auto why = g.shake.why();
   const bool is_stranger =
-      !g.shake.is_by_peer() && (why == refusal::wrong_token || why == refusal::malformed ||
-                                why == refusal::wrong_cluster || why == refusal::wrong_version);
+      !g.shake.is_by_peer() &&
+      (why == refusal::wrong_token || why == refusal::malformed || why == refusal::wrong_cluster ||
+       why == refusal::wrong_version || why == refusal::protection);
   if (!is_stranger) return;
   auto origin = g.connection ? g.connection->peer_address().host : std::string("?");
   if (!refused_from_.contains(origin) && refused_from_.size() >= refused_origins_max)
@@ -534,6 +537,11 @@ member_core::link_entry& member_core::link_to(const member_info& peer, std::uint
     if (at != links_.end() && at->second.is_tool) return close_link(id);
     membership_->link_lost(id, now());
     run_actions();
+  };
+  hooks.damaged = [this](node_id id, const error& e) {
+    const auto* m = membership_->find(id);
+    say_once(fmt::format("a connection to {} is given up and made again: {}",
+                         m != nullptr ? m->name : member_name(id), e.message()));
   };
   hooks.no_memory = [this](job_id job, std::string text) {
     tell(worker_, node_,

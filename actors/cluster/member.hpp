@@ -75,6 +75,7 @@ struct member_environment {
   member_info self;  // its address is filled in by listen()
   std::string cluster;
   secret token;
+  std::string warning;             // said once, at the start; empty: nothing
   std::vector<std::string> seeds;  // --join
   // HOST:PORT that others are told to reach us at, where they cannot reach what we listen at
   // (containers, address translation); port 0: the one that we listen on. Empty: see ME-6.

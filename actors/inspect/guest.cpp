@@ -70,6 +70,7 @@ void guest_connection::close() {
 
 void guest_connection::on_frame(const received_frame& f) {
   if (status_ == status::connecting) {
+    if (f.kind == frame_kind::hello) shake_->bind_to(connection_->binding());
     shake_->on_frame(f.kind, f.header);
     return advance();
   }

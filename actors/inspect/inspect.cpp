@@ -97,6 +97,9 @@ class asker {
   result<cluster_snapshot> run() {
     auto found = local_discovery::open(options_.cluster, options_.token_file, loop_);
     if (!found) return found.error();
+    auto guard = make_protection(options_.protect, options_.cluster, (*found)->token());
+    if (!guard) return guard.error();
+    net_.protect(std::move(*guard));
     if (auto begun = begin(**found); !begun) return begun.error();
     while (loop_.now_ns() < end_ns_ && is_open()) {
       loop_.poll(

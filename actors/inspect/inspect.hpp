@@ -3,6 +3,7 @@
 // and disturbs nothing.
 
 #include "troupe/runtime/insight/snapshot.hpp"
+#include "troupe/runtime/wire/wire_protection.hpp"
 #include "troupe/schema/error.hpp"
 
 #include <cstdint>
@@ -25,6 +26,7 @@ struct ask_options {
   // HOST:PORT; empty: the directory of sockets of this user on this machine.
   std::vector<std::string> join;
   std::string token_file;                   // empty: no token
+  wire_protection protect;                  // of the connections to the nodes, as theirs
   std::int64_t timeout_ns = 2'000'000'000;  // for the whole call
   ask_part parts = ask_part::all;
   // "leave NODE", "checkpoint JOB": what a node says to it is in snapshot.said; parts are not asked
@@ -40,7 +42,7 @@ struct ask_options {
 //                how to start one
 //   timed_out    nodes found, and not one answered in time
 //   denied       token or cluster name refused
-//   usage        a bad address, or a token file that cannot be read
+//   usage        a bad address, or a token file that cannot be read, or a file of `protect`
 result<cluster_snapshot> ask_cluster(const ask_options& options);
 
 }  // namespace troupe

@@ -39,6 +39,9 @@ class recorder {
     if (!snapshot) return snapshot.error();
     auto here = local_discovery::open(options_.ask.cluster, options_.ask.token_file, loop_);
     if (!here) return here.error();
+    auto guard = make_protection(options_.ask.protect, options_.ask.cluster, (*here)->token());
+    if (!guard) return guard.error();
+    net_.protect(std::move(*guard));
     const auto shake = guest_options(options_.ask.cluster, (*here)->token());
     for (const auto& n : snapshot->nodes) greet(n, shake);
     const auto end = loop_.now_ns() + bounded_wait_ns(options_.ask.timeout_ns);

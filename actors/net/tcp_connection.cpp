@@ -20,6 +20,10 @@ constexpr std::size_t iovecs_max = 64;
 constexpr std::size_t iovecs_per_frame = 3;
 // What one call reads is then checksummed, so it should not be larger than a core's cache.
 constexpr std::size_t read_bytes_max = 256 * 1024;
+// What is encrypted at a time, before it is written.
+constexpr std::size_t encrypt_bytes_max = 128 * 1024;
+constexpr std::byte tls_begins{0x16};   // a record of a handshake
+constexpr std::byte frame_begins{'T'};  // frame_magic
 
 bool would_block(int number) noexcept { return number == EAGAIN || number == EWOULDBLOCK; }
 
@@ -54,9 +58,14 @@ tcp_connection::tcp_connection(std::shared_ptr<tcp_shared> shared, unique_fd fd,
       fd_(std::move(fd)),
       peer_(peer_of(fd_.get())),
       is_on_loopback_(is_loopback(peer_)),
+      is_accepted_(is_accepted),
       is_stranger_(is_accepted),
       number_(++shared_->last_connection) {
   if (is_stranger_) ++shared_->counters.strangers;
+  const auto& guard = shared_->guard;
+  if (guard.covers(local_address_of(fd_.get()), peer_))
+    tls_ = std::make_unique<tls_channel>(guard.context,
+                                         is_accepted ? tls_role::acceptor : tls_role::initiator);
   if (is_on_loopback_)
     configure({.send_buffer_bytes = shared_->options.loopback_send_buffer_bytes});
 }
@@ -105,7 +114,12 @@ void tcp_connection::start(channel_handler& handler) {
     });
     return;
   }
-  if (state_ == state::open) watch();
+  if (state_ != state::open) return;
+  if (tls_ && !has_received_) {
+    tls_->start();
+    if (wants_to_write()) flush_later();
+  }
+  watch();
 }
 
 void tcp_connection::send(outgoing_frame frame) {
@@ -127,6 +141,7 @@ void tcp_connection::on_writable(std::size_t low_bytes, std::function<void()> fn
 
 void tcp_connection::trust_peer() {
   decoder_.trust_peer();
+  if (tls_) tls_->allow_large_reads();
   no_stranger_any_more();
 }
 
@@ -147,16 +162,30 @@ void tcp_connection::read_peer_memory(const peer_memory& m) {
   decoder_.admit_payloads_that_stay();
 }
 
-// A connection to an address of our own comes from that address.
+// A connection to an address of our own comes from that address. Where TLS is wanted everywhere,
+// nothing goes around it.
 bool tcp_connection::is_within_machine() const {
+  if (tls_ && shared_->guard.scope == tls_scope::everywhere) return false;
   return is_on_loopback_ || (fd_ && local_address_of(fd_.get()).host == peer_.host);
+}
+
+std::vector<std::byte> tcp_connection::binding() const {
+  if (!tls_ || !tls_->is_open()) return {};
+  const auto b = tls_->binding();
+  return {b.begin(), b.end()};
 }
 
 void tcp_connection::close() {
   word_.withdraw();  // so what is gathered from now on goes over the socket
   handler_ = nullptr;
   writable_ = nullptr;
-  if (state_ != state::open || early_loss_ != nullptr) return end();
+  if (state_ == state::closing) return;
+  // Before TLS is ready nothing can be said any more.
+  if (state_ != state::open || early_loss_ != nullptr || (tls_ && !tls_->is_open())) return end();
+  linger();
+}
+
+void tcp_connection::linger() {
   state_ = state::closing;
   linger_ = shared_->loop.after(shared_->options.linger_ns, [weak = weak_from_this()] {
     if (auto self = weak.lock()) self->end();
@@ -172,7 +201,7 @@ void tcp_connection::abort() {
 
 void tcp_connection::on_ready(bool readable, bool writable) {
   const auto self = shared_from_this();
-  if (writable && !queue_.empty()) write_some();
+  if (writable && wants_to_write()) write_some();
   if (!readable || state_ == state::dead) return;
   if (state_ == state::closing) return drain();
   if (handler_ != nullptr) return read_some();
@@ -187,6 +216,61 @@ void tcp_connection::on_ready(bool readable, bool writable) {
 void tcp_connection::read_some() {
   if (goes_on_later_) return;
   read_in_place_bytes_ = 0;
+  if (tls_ && !answers_plainly_)
+    read_protected();
+  else
+    read_plain();
+}
+
+// 0: nothing is there, or the connection has ended.
+std::size_t tcp_connection::read_socket(std::span<iovec> pieces) {
+  for (;;) {
+    const ssize_t n = ::readv(fd_.get(), pieces.data(), static_cast<int>(pieces.size()));
+    if (n > 0) {
+      shared_->counters.bytes_received += static_cast<std::size_t>(n);
+      return static_cast<std::size_t>(n);
+    }
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && would_block(errno)) return 0;
+    if (n < 0)
+      lost({error_code::unreachable,
+            fmt::format("the connection to {} broke: {}", to_string(peer_), system_message(errno))},
+           frame_fault::none);
+    else
+      stream_ended();
+    return 0;
+  }
+}
+
+void tcp_connection::stream_ended() {
+  if (answers_plainly_)
+    return lost(error(error_code::denied, shared_->guard.why_not_plain()), frame_fault::protection);
+  const frame_fault fault = decoder_.finish();
+  lost({error_code::unreachable,
+        fmt::format("the connection to {} was closed by the peer{}", to_string(peer_),
+                    fault == frame_fault::none ? "" : " in the middle of a frame")},
+       fault);
+}
+
+// Whether these first bytes begin what this connection is to be. False: it has ended, or the other
+// end says in plain bytes why it does not go on.
+bool tcp_connection::goes_on_after(std::span<const std::byte> first) {
+  if (std::exchange(has_received_, true)) return true;
+  if (!tls_) {
+    if (!is_accepted_ || first.front() != tls_begins) return true;
+    refuse_plainly(refusal::protection, shared_->guard.why_not_tls());
+    return false;
+  }
+  if (first.front() != frame_begins) return true;
+  if (is_accepted_) {
+    refuse_plainly(refusal::protection, shared_->guard.why_not_plain());
+    return false;
+  }
+  answers_plainly_ = true;
+  return true;
+}
+
+void tcp_connection::read_plain() {
   std::size_t budget = shared_->options.event_bytes_max;
   while (state_ == state::open) {
     const auto space = decoder_.space();
@@ -199,26 +283,62 @@ void tcp_connection::read_some() {
       pieces[count++] = {s.data(), n};
       asked += n;
     }
-    const ssize_t n = ::readv(fd_.get(), pieces.data(), static_cast<int>(count));
-    if (n < 0) {
-      if (errno == EINTR) continue;
-      if (would_block(errno)) return;
-      return lost({error_code::unreachable, fmt::format("the connection to {} broke: {}",
-                                                        to_string(peer_), system_message(errno))},
-                  frame_fault::none);
-    }
-    if (n == 0) {
-      const frame_fault fault = decoder_.finish();
-      return lost({error_code::unreachable,
-                   fmt::format("the connection to {} was closed by the peer{}", to_string(peer_),
-                               fault == frame_fault::none ? "" : " in the middle of a frame")},
-                  fault);
-    }
-    const auto got = static_cast<std::size_t>(n);
-    shared_->counters.bytes_received += got;
+    const auto got = read_socket(std::span(pieces).first(count));
+    if (got == 0) return;
+    if (!has_received_ &&
+        !goes_on_after({static_cast<const std::byte*>(pieces[0].iov_base), std::size_t{1}}))
+      return;
     decoder_.filled(got);
     if (!handle_events()) return;
     if (got < asked || got >= budget) return;  // drained, or another connection's turn
+    budget -= got;
+  }
+}
+
+void tcp_connection::read_protected() {
+  std::size_t budget = shared_->options.event_bytes_max;
+  while (state_ == state::open && handler_ != nullptr && decrypt(budget)) {
+    const auto room = tls_->wire_space();
+    iovec piece{room.data(), room.size()};
+    const auto got = read_socket({&piece, 1});
+    if (got == 0) break;
+    if (!goes_on_after(room.first(got))) return;
+    if (answers_plainly_) {
+      const auto space = decoder_.space()[1];
+      const auto n = std::min(got, space.size());
+      std::ranges::copy(room.first(n), space.begin());
+      decoder_.filled(n);
+      if (handle_events()) read_plain();
+      return;
+    }
+    tls_->wire_filled(got);
+  }
+  if (state_ == state::open && wants_to_write()) flush_later();
+}
+
+// What is here already. True: more has to come from the socket.
+bool tcp_connection::decrypt(std::size_t& budget) {
+  for (;;) {
+    const bool was_open = tls_->is_open();
+    std::size_t got = 0;
+    for (const auto& s : decoder_.space()) {
+      if (s.empty()) continue;
+      const auto n = tls_->read(s);
+      got += n;
+      if (n < s.size()) break;
+    }
+    if (!was_open && tls_->is_open()) ++shared_->counters.protected_connections;
+    if (got == 0) {
+      if (tls_->state() == tls_channel::status::failed) return protection_failed(), false;
+      if (tls_->state() == tls_channel::status::closed) return stream_ended(), false;
+      return true;
+    }
+    decoder_.filled(got);
+    if (!handle_events()) return false;
+    if (got >= budget) {  // another connection's turn
+      if (tls_->has_input()) go_on_later();
+      return false;
+    }
     budget -= got;
   }
 }
@@ -234,6 +354,7 @@ bool tcp_connection::handle_events() {
       }
       case frame_decoder::event::frame_complete: {
         const auto& p = decoder_.prelude();
+        if (answers_plainly_ && p.kind != frame_kind::refuse) break;
         peer_reads_ = peer_reads_ || (p.flags & flag_reads_memory) != 0;
         has_spoken_ = true;
         handler_->on_frame(
@@ -246,6 +367,7 @@ bool tcp_connection::handle_events() {
         break;
       }
       case frame_decoder::event::failed:
+        if (answers_plainly_) return stream_ended(), false;
         lost(decoder_.fault_error().while_doing(to_string(peer_)), decoder_.fault());
         return false;
     }
@@ -307,7 +429,76 @@ void tcp_connection::flush_later() {
   });
 }
 
+bool tcp_connection::wants_to_write() const noexcept {
+  if (!tls_) return !queue_.empty();
+  if (answers_plainly_) return false;
+  return !tls_->to_wire().empty() || (tls_->is_open() && !queue_.empty());
+}
+
 void tcp_connection::write_some() {
+  if (tls_)
+    write_protected();
+  else
+    write_frames();
+  if (state_ == state::dead) return;
+  if (queue_.empty() && state_ == state::closing) finish_sending();
+  if (state_ != state::dead) watch();
+  if (was_above_ && unsent_bytes_ <= low_bytes_) {
+    was_above_ = false;
+    if (const auto fn = writable_) fn();
+  }
+}
+
+void tcp_connection::write_protected() {
+  std::size_t budget = shared_->options.event_bytes_max;
+  while (wants_to_write() && budget > 0) {
+    const auto bytes = tls_->to_wire();
+    if (bytes.empty()) {
+      encrypt_some();
+      if (tls_->state() == tls_channel::status::failed)
+        return state_ == state::open ? protection_failed() : end();
+      continue;
+    }
+    const ssize_t n = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n < 0) {
+      if (errno == EINTR) continue;
+      if (would_block(errno)) return;
+      return lost({error_code::unreachable, fmt::format("the connection to {} broke: {}",
+                                                        to_string(peer_), system_message(errno))},
+                  frame_fault::none);
+    }
+    const auto sent = static_cast<std::size_t>(n);
+    shared_->counters.bytes_sent += sent;
+    tls_->written(sent);
+    if (sent < bytes.size()) return;
+    budget -= std::min(budget, sent);
+  }
+}
+
+// Of the frames in front, as much as is written at a time. Small ones share a record.
+void tcp_connection::encrypt_some() {
+  std::size_t room = encrypt_bytes_max;
+  while (room > 0 && !queue_.empty()) {
+    auto& q = queue_.front();
+    const auto payload = seal(q);
+    std::size_t skip = front_done_;
+    std::size_t done = 0;
+    for (const std::span<const std::byte> piece :
+         {std::span<const std::byte>(q.prelude), std::span<const std::byte>(q.frame.header),
+          q.stays ? std::span<const std::byte>{} : payload}) {
+      const auto skipped = std::min(skip, piece.size());
+      skip -= skipped;
+      const auto n = std::min(piece.size() - skipped, room);
+      tls_->send(piece.subspan(skipped, n));
+      room -= n;
+      done += n;
+    }
+    written(done);
+  }
+  tls_->flush();
+}
+
+void tcp_connection::write_frames() {
   std::size_t budget = shared_->options.event_bytes_max;
   while (!queue_.empty() && budget > 0) {
     gathered g = gather();
@@ -328,12 +519,23 @@ void tcp_connection::write_some() {
     if (sent < g.bytes) break;
     budget -= std::min(budget, sent);
   }
-  if (queue_.empty() && state_ == state::closing) finish_sending();
-  if (state_ != state::dead) watch();
-  if (was_above_ && unsent_bytes_ <= low_bytes_) {
-    was_above_ = false;
-    if (const auto fn = writable_) fn();
-  }
+}
+
+// The frame's prelude, when its time has come; gives the payload.
+std::span<const std::byte> tcp_connection::seal(queued& q) {
+  const outgoing_frame& f = q.frame;
+  const std::span<const std::byte> payload =
+      f.length > 0 ? std::as_const(f.payload).bytes().subspan(f.offset, f.length)
+                   : std::span<const std::byte>{};
+  if (q.is_sealed) return payload;
+  q.stays = stays(f);
+  if (q.stays) unsent_bytes_ -= f.length;
+  q.prelude =
+      make_prelude({f.kind, f.sequence, f.ack, memory_.has_value(), q.stays}, f.header, payload,
+                   !tls_ && shared_->options.checksum_payloads &&
+                       (shared_->options.checksum_on_loopback || !is_on_loopback_));
+  q.is_sealed = true;
+  return payload;
 }
 
 // As many frames as fit into one call and one event. Their checksums are made here: a payload is
@@ -345,18 +547,7 @@ tcp_connection::gathered tcp_connection::gather() {
     if (g.count + iovecs_per_frame > iovecs_max || g.bytes >= shared_->options.event_bytes_max)
       break;
     const outgoing_frame& f = q.frame;
-    const std::span<const std::byte> payload =
-        f.length > 0 ? std::as_const(f.payload).bytes().subspan(f.offset, f.length)
-                     : std::span<const std::byte>{};
-    if (!q.is_sealed) {
-      q.stays = stays(f);
-      if (q.stays) unsent_bytes_ -= f.length;
-      q.prelude =
-          make_prelude({f.kind, f.sequence, f.ack, memory_.has_value(), q.stays}, f.header, payload,
-                       shared_->options.checksum_payloads &&
-                           (shared_->options.checksum_on_loopback || !is_on_loopback_));
-      q.is_sealed = true;
-    }
+    const auto payload = seal(q);
     g.add(q.prelude.data(), q.prelude.size());
     g.add(f.header.data(), f.header.size());
     if (!q.stays) g.add(payload.data(), payload.size());
@@ -384,7 +575,7 @@ void tcp_connection::written(std::size_t n) {
 void tcp_connection::watch() {
   if (!fd_ || early_loss_ != nullptr) return;
   const bool read = handler_ != nullptr || state_ == state::closing;
-  const bool write = !queue_.empty() && !flush_is_coming_;
+  const bool write = wants_to_write() && !flush_is_coming_;
   if (read == watches_read_ && write == watches_write_) return;
   watches_read_ = read;
   watches_write_ = write;
@@ -392,13 +583,49 @@ void tcp_connection::watch() {
 }
 
 void tcp_connection::finish_sending() {
-  if (!std::exchange(sending_is_over_, true)) ::shutdown(fd_.get(), SHUT_WR);
+  if (sending_is_over_) return;
+  if (tls_ && !std::exchange(says_goodbye_, true)) {
+    tls_->close();
+    write_protected();
+    if (state_ == state::dead) return;
+  }
+  if (tls_ && !tls_->to_wire().empty()) return;
+  sending_is_over_ = true;
+  ::shutdown(fd_.get(), SHUT_WR);
 }
 
 void tcp_connection::lost(error why, frame_fault fault) {
   if (fault != frame_fault::none) shared_->faults.count(fault);
   end();
   report(std::move(why), fault);
+}
+
+// To a peer that cannot go on with us, since one of us wants TLS and the other one does not, or
+// that has not proven itself to ours: what is plain is this one frame.
+void tcp_connection::refuse_plainly(refusal why, const std::string& text) {
+  if (tls_) {
+    queue_.clear();
+    front_done_ = unsent_bytes_ = 0;
+    tls_.reset();
+  }
+  send({frame_kind::refuse, 0, 0, encode_refusal(why, text), {}, 0, 0});
+  shared_->faults.count(frame_fault::protection);
+  word_.withdraw();
+  linger();
+  report(error(error_code::denied, text), frame_fault::protection);
+}
+
+void tcp_connection::protection_failed() {
+  const auto text = tls_->reason();
+  if (is_accepted_ && !tls_->has_answered()) return refuse_plainly(tls_->why(), text);
+  // OpenSSL has a word for the peer, which has to get there.
+  queue_.clear();
+  front_done_ = unsent_bytes_ = 0;
+  shared_->faults.count(frame_fault::protection);
+  word_.withdraw();
+  linger();
+  report(error(has_spoken_ ? error_code::failed : error_code::denied, text),
+         frame_fault::protection);
 }
 
 void tcp_connection::report(error why, frame_fault fault) {

@@ -9,11 +9,17 @@
 // stays. When the frame is with the kernel, this holds its tensor no longer: who sent it does
 // (TR-4). The word is withdrawn as the first thing when the connection ends, in whatever way.
 //
-// Threading: the io_loop's. Invariants TR-1..TR-6 of actors/net/transport.hpp.
+// A protected connection has a tls_channel between its socket and its frames: what is to be sent
+// waits until the handshake of TLS is done. A peer that begins without TLS, or with it where it is
+// not wanted, is told why in one plain frame `refuse`, and lost. Frames carry no checksums then,
+// since every record has a better one.
+//
+// Threading: the io_loop's. Invariants TR-1..TR-7 of actors/net/transport.hpp.
 
 #include "troupe/actors/net/io_loop.hpp"
 #include "troupe/actors/net/tcp_socket.hpp"
 #include "troupe/actors/net/tcp_transport.hpp"
+#include "troupe/actors/net/tls_channel.hpp"
 
 #include <array>
 #include <deque>
@@ -32,6 +38,7 @@ struct tcp_shared {
 
   io_loop& loop;
   tcp_options options;
+  protection guard;
   tcp_counters counters;
   fault_counters faults;
   std::unordered_map<tcp_connection*, std::weak_ptr<tcp_connection>> connections;
@@ -60,6 +67,7 @@ class tcp_connection final : public io_loop::fd_handler,
   bool payloads_stay() const noexcept { return peer_reads_ && word_; }
   bool payloads_may_stay() const noexcept { return static_cast<bool>(word_); }
   bool is_within_machine() const;
+  std::vector<std::byte> binding() const;
   void close();
   void abort();
   const address& peer_address() const noexcept { return peer_; }
@@ -83,18 +91,32 @@ class tcp_connection final : public io_loop::fd_handler,
 
   tcp_connection(std::shared_ptr<tcp_shared> shared, unique_fd fd, bool is_accepted);
   void read_some();
+  void read_plain();
+  std::size_t read_socket(std::span<iovec> pieces);
+  void read_protected();
+  bool decrypt(std::size_t& budget);
+  bool goes_on_after(std::span<const std::byte> first);
+  void stream_ended();
   bool handle_events();
   bool take_payload();
   bool stays(const outgoing_frame& f) const noexcept;
   void go_on_later();
   void drain();
   void write_some();
+  void write_frames();
+  void write_protected();
+  void encrypt_some();
+  bool wants_to_write() const noexcept;
+  std::span<const std::byte> seal(queued& q);
   gathered gather();
   void written(std::size_t n);
   void flush_later();
   void watch();
   void finish_sending();
   void lost(error why, frame_fault fault);
+  void refuse_plainly(refusal why, const std::string& text);
+  void protection_failed();
+  void linger();
   void report(error why, frame_fault fault);
   void no_stranger_any_more();
   void end();
@@ -103,6 +125,10 @@ class tcp_connection final : public io_loop::fd_handler,
   unique_fd fd_;
   address peer_;
   bool is_on_loopback_ = false;
+  const bool is_accepted_;
+  std::unique_ptr<tls_channel> tls_;  // null: not protected
+  bool answers_plainly_ = false;      // the acceptor does, where it was to be protected
+  bool has_received_ = false;
   channel_handler* handler_ = nullptr;
   frame_decoder decoder_;
   std::optional<peer_memory> memory_;    // of the peer, if it can be read
@@ -123,6 +149,7 @@ class tcp_connection final : public io_loop::fd_handler,
   bool has_spoken_ = false;   // a whole frame has come
   std::uint64_t number_ = 0;  // in the order in which connections were made
   bool flush_is_coming_ = false;
+  bool says_goodbye_ = false;  // over TLS
   bool sending_is_over_ = false;
   bool watches_read_ = false;
   bool watches_write_ = false;
@@ -146,6 +173,7 @@ class tcp_channel final : public channel {
   void read_peer_memory(const peer_memory& m) override { connection_->read_peer_memory(m); }
   void let_peer_read(own_probe word) override { connection_->let_peer_read(std::move(word)); }
   bool payloads_may_stay() const override { return connection_->payloads_may_stay(); }
+  std::vector<std::byte> binding() const override { return connection_->binding(); }
   bool is_within_machine() const override { return connection_->is_within_machine(); }
   void close() override {
     closed_ = true;

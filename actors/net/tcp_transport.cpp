@@ -204,6 +204,8 @@ tcp_transport::~tcp_transport() {
     if (const auto c = weak.lock()) c->abort();
 }
 
+void tcp_transport::protect(protection p) { state_->shared->guard = std::move(p); }
+
 result<address> tcp_transport::listen(const address& at, accept_handler on_accept) {
   auto fd = open_listener(at);
   if (!fd) return fd.error();

@@ -6,9 +6,10 @@
 // so that one that streams tensors does not starve the others. Names other than "localhost" are
 // looked up on a thread of their own, so that a slow name server holds nobody up.
 //
-// Threading: that of the io_loop (actors/net/transport.hpp). Invariants TR-1..TR-6 of
+// Threading: that of the io_loop (actors/net/transport.hpp). Invariants TR-1..TR-7 of
 // actors/net/transport.hpp.
 
+#include "troupe/actors/net/tls_context.hpp"
 #include "troupe/actors/net/transport.hpp"
 
 #include <memory>
@@ -43,7 +44,8 @@ struct tcp_counters {
   std::uint64_t strangers = 0;    // now
   std::uint64_t bytes_sent = 0;
   std::uint64_t bytes_received = 0;
-  std::uint64_t bytes_read_in_place = 0;  // out of the memory of peers
+  std::uint64_t bytes_read_in_place = 0;    // out of the memory of peers
+  std::uint64_t protected_connections = 0;  // that have become so
 };
 
 class tcp_transport : public transport {
@@ -53,6 +55,8 @@ class tcp_transport : public transport {
   // it; they are dead.
   ~tcp_transport() override;
 
+  // Of connections from now on: before the first one.
+  void protect(protection p);
   result<address> listen(const address& at, accept_handler on_accept) override;
   void stop_listening() override;
   void connect(const address& to, std::int64_t timeout_ns, connect_handler on_connected) override;

@@ -1,7 +1,7 @@
 #pragma once
 // How a node's links reach other nodes: listen, connect, frames in both directions, and time. TCP
-// is one implementation, a simulated network another; a link sees no difference. TLS and shared
-// memory go behind the same two interfaces.
+// is one implementation, with or without TLS, a simulated network another; a link sees no
+// difference, but for binding().
 //
 // Threading: every call and every callback happens on the transport's own thread (that of its
 // io_loop). No callback comes from within a call: they come later, from the loop.
@@ -12,17 +12,21 @@
 //       abort() or destruction.
 // TR-3  A channel may be closed, aborted or destroyed from within any of its callbacks, and its
 //       handler with it.
-// TR-4  A payload tensor is kept until its bytes are with the kernel (or the channel is gone), and
-//       no longer. One that stays, because the peer reads it where it is (let_peer_read() here, and
-//       read_peer_memory() there, which every frame from there tells), is kept by who sent it,
-//       unchanged, until the frame is acknowledged or the channel is closed, aborted or destroyed:
-//       the channel then withdraws its word (PE-3 of actors/net/peer_memory.hpp), so that the peer
-//       takes nothing for it that it is not, and counts what it could not read as a fault of the
-//       connection.
+// TR-4  A payload tensor is kept until its bytes are with the kernel, or encrypted (or the channel
+//       is gone), and no longer. One that stays, because the peer reads it where it is
+//       (let_peer_read() here, and read_peer_memory() there, which every frame from there tells),
+//       is kept by who sent it, unchanged, until the frame is acknowledged or the channel is
+//       closed, aborted or destroyed: the channel then withdraws its word (PE-3 of
+//       actors/net/peer_memory.hpp), so that the peer takes nothing for it that it is not, and
+//       counts what it could not read as a fault of the connection.
 // TR-5  Until trust_peer() a channel takes only the small first frames, and counts as one of a
 //       limited number of strangers.
 // TR-6  Bytes that are no frame close the channel (on_closed) and are counted by their fault;
 //       nothing else is harmed.
+// TR-7  A channel that is to be protected (actors/net/tls_context.hpp) sends no frame and gives
+// none
+//       before it is, but for one `refuse`, by which the other end says in plain bytes why it does
+//       not go on.
 
 #include "troupe/actors/net/peer_memory.hpp"
 #include "troupe/devices/tensor.hpp"
@@ -108,7 +112,11 @@ class channel {
   // What is sent now, or waits to be, may stay where it is: at once, or from the peer's first word
   // that it reads. Who sends keeps it (TR-4).
   virtual bool payloads_may_stay() const { return false; }
-  // Both ends are on this machine, by their addresses.
+  // What the protected connection is known by, equal at both ends and nowhere else; empty where it
+  // is not protected. From the first frame on.
+  virtual std::vector<std::byte> binding() const { return {}; }
+  // Both ends are on this machine, by their addresses, and what is sent need not go over the
+  // socket.
   virtual bool is_within_machine() const { return false; }
   // No further callback; what is queued is still written for a short while in the background, then
   // the connection ends.

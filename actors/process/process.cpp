@@ -274,6 +274,15 @@ result<std::unique_ptr<process>> process::begin(const process_options& options) 
     if (!found) return found.error();
     p->discovery = std::move(*found);
     env.token = p->discovery->token();
+    auto guard = make_protection(options.protect, options.cluster, env.token);
+    if (!guard) return guard.error();
+    p->net.protect(std::move(*guard));
+    if (options.protect.insecure) {
+      env.warning =
+          "--insecure: connections beyond loopback are neither encrypted nor protected against "
+          "changes on the way; who is on the way can take them over";
+      say("WARNING: " + env.warning);
+    }
     env.places = p->discovery.get();
   }
   auto lane_of_io = std::make_shared<trace_lane>(monotonic_ns, trace_lane::worker_events);

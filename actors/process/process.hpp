@@ -15,6 +15,7 @@
 #include "troupe/actors/node/node_actor.hpp"
 #include "troupe/devices/files/disk.hpp"
 #include "troupe/runtime/wire/control_message.hpp"
+#include "troupe/runtime/wire/wire_protection.hpp"
 #include "troupe/schema/error.hpp"
 
 #include <chrono>
@@ -57,6 +58,9 @@ struct process_options {
   std::string announce{};
   std::vector<std::string> join;  // HOST:PORT
   std::string token_file;         // empty: the token of this user's clusters on this machine
+  // Beyond loopback connections are protected (TLS 1.3), by the token unless this names
+  // certificates.
+  wire_protection protect{};
   std::uint32_t streams = 1;
   std::uint64_t memory_bytes = 0;  // 0: no limit
   // Of tensors of other processes of this machine, out of their memory.
@@ -81,8 +85,9 @@ struct process_options {
 
 class process : public std::enable_shared_from_this<process> {
  public:
-  // Errors: usage (bad address, port in use, token file, a library of ops), not_found (such a
-  // file), denied (a token is required beyond loopback).
+  // Errors: usage (bad address, port in use, token file, a library of ops, flags of `protect` that
+  // exclude each other, its files), not_found (such a file), denied (a token is required beyond
+  // loopback; a certificate that others will not accept).
   static result<std::unique_ptr<process>> start(const process_options& options);
   ~process();  // leaves, if leave() was not called
 

@@ -1,5 +1,6 @@
 #include "troupe/actors/program/cluster_flags.hpp"
 
+#include "troupe/actors/program/protection_flags.hpp"
 #include "troupe/runtime/text/duration.hpp"
 
 #include <CLI/CLI.hpp>
@@ -18,6 +19,7 @@ void cluster_flags::add_cluster_flags(CLI::App& app, const std::string& does) {
       does + " over the nodes of this cluster; without it, in this process (with --join: default)");
   app.add_option("--join", join, "HOST:PORT of a member of the cluster");
   app.add_option("--token-file", token_file, "File with the cluster's token");
+  add_protection_flags(app, protect);
   app.add_option(
       "--lease", lease_,
       "How long the cluster waits for a sign of life of this program, as at a breakpoint "
@@ -56,7 +58,9 @@ result<void> cluster_flags::read_cluster_flags(const CLI::App& app) {
   if (auto ok = check_whole_numbers(app); !ok) return ok;
   if (app.count("--cluster") > 0 && cluster.empty())
     return error(error_code::usage, "--cluster: the name of the cluster is empty");
-  if (cluster.empty() && (!join.empty() || !token_file.empty())) cluster = "default";
+  const bool is_protected = protect.tls || protect.insecure || protect.has_files();
+  if (cluster.empty() && (!join.empty() || !token_file.empty() || is_protected))
+    cluster = "default";
   const auto time = parse_duration(wait_);
   if (!time) return error(error_code::usage, "--timeout: " + time.error().text());
   timeout = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::nanoseconds(*time));
@@ -73,6 +77,7 @@ void cluster_flags::set_cluster(session_options& o) const {
   o.cluster = cluster;
   o.join = join;
   o.token_file = token_file;
+  o.protect = protect;
   o.timeout = timeout;
   o.lease = lease;
 }

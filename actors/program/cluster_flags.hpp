@@ -17,6 +17,7 @@ struct cluster_flags {
   std::string cluster;  // empty: in this process
   std::vector<std::string> join;
   std::string token_file;
+  wire_protection protect;
   std::chrono::milliseconds timeout{5000};
   std::chrono::milliseconds lease{0};  // 0: one second
 

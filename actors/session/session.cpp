@@ -411,6 +411,7 @@ result<std::unique_ptr<session>> session::open(const session_options& o) {
   p.kind = member_kind::client;
   p.join = o.join;
   p.token_file = o.token_file;
+  p.protect = o.protect;
   // No lease is as long as the longest that can be counted in nanoseconds.
   p.lease = std::clamp<std::chrono::milliseconds>(o.lease, -wait_max, wait_max);
   p.streams = o.threads;

@@ -34,6 +34,7 @@
 #include "troupe/runtime/plan/training_spec.hpp"
 #include "troupe/runtime/supervision/failure.hpp"
 #include "troupe/runtime/wire/member_info.hpp"
+#include "troupe/runtime/wire/wire_protection.hpp"
 #include "troupe/schema/error.hpp"
 
 #include <chrono>
@@ -57,6 +58,9 @@ struct session_options {
   // HOST:PORT of members, beside those of this user on this machine.
   std::vector<std::string> join{};
   std::string token_file{};
+  // Of the connections to the nodes (TLS), as theirs: beyond loopback by the token, unless this
+  // says otherwise.
+  wire_protection protect{};
   // Alone: what this process is beside "/job:client/task:0", such as "/job:worker/task:0", so that
   // a graph made for a cluster is stepped and run here as it is.
   std::vector<std::string> roles{};

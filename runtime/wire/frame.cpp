@@ -81,7 +81,8 @@ std::string_view to_string(frame_fault f) noexcept {
                                                          "bad header checksum",
                                                          "bad payload checksum",
                                                          "truncated",
-                                                         "unreadable payload"};
+                                                         "unreadable payload",
+                                                         "bad protection"};
   return names[static_cast<std::size_t>(f)];
 }
 
@@ -379,6 +380,8 @@ error frame_decoder::fault_error() const {
     case frame_fault::truncated: return refused("the connection ended in the middle of a frame");
     case frame_fault::unreadable:
       return refused("a payload in the peer's memory could not be read");
+    case frame_fault::protection:
+      return refused("the connection's protection is missing, or failed");
   }
   return refused("unknown fault");
 }

@@ -122,8 +122,9 @@ enum class frame_fault : std::uint8_t {
   bad_payload_checksum,
   truncated,   // the connection ended inside a frame (finish())
   unreadable,  // a payload that stays could not be read
+  protection,  // TLS: missing, not wanted, or its bytes were changed (actors/net/tls_channel.hpp)
 };
-inline constexpr std::size_t frame_fault_count = 11;
+inline constexpr std::size_t frame_fault_count = 12;
 std::string_view to_string(frame_fault f) noexcept;
 
 // Faults counted by kind, for the debug tool.

@@ -47,8 +47,16 @@ std::string clusters_differ(std::span<const std::byte> caller, std::span<const s
 std::string_view to_string(refusal r) noexcept {
   constexpr std::string_view names[refusal_count] = {
       "none",      "malformed", "wrong version", "wrong cluster", "wrong token", "itself",
-      "timed out", "lost",      "crossing",      "forgotten",     "held dead"};
+      "timed out", "lost",      "crossing",      "forgotten",     "held dead",   "protection"};
   return names[static_cast<std::size_t>(r)];
+}
+
+std::vector<std::byte> encode_refusal(refusal why, std::string_view text) {
+  const auto reason = as_bytes(text).first(std::min(text.size(), reason_bytes_max));
+  std::vector<std::byte> header(1 + reason.size());
+  header[0] = static_cast<std::byte>(why);
+  std::ranges::copy(reason, header.begin() + 1);
+  return header;
 }
 
 handshake::handshake(handshake_options options, std::int64_t now_ns)
@@ -185,6 +193,7 @@ handshake::status handshake::on_closed(const error& why, frame_fault fault) {
     const bool is_lost = fault == frame_fault::none || fault == frame_fault::truncated;
     end(is_lost                             ? refusal::lost
         : fault == frame_fault::bad_version ? refusal::wrong_version
+        : fault == frame_fault::protection  ? refusal::protection
                                             : refusal::malformed,
         why.code(), why.message(), false);
     outgoing_.clear();
@@ -218,12 +227,7 @@ void handshake::send(frame_kind kind, std::vector<std::byte> header) {
 }
 
 void handshake::end(refusal why, error_code code, std::string text, bool tells_peer) {
-  if (tells_peer) {
-    const auto reason = as_bytes(text).first(std::min(text.size(), reason_bytes_max));
-    std::vector<std::byte> header{static_cast<std::byte>(why)};
-    header.insert(header.end(), reason.begin(), reason.end());
-    send(frame_kind::refuse, std::move(header));
-  }
+  if (tells_peer) send(frame_kind::refuse, encode_refusal(why, text));
   status_ = status::refused;
   refusal_ = why;
   reason_.emplace(code, std::move(text));
@@ -240,10 +244,11 @@ std::array<std::byte, 32> handshake::proof_of(handshake_role prover) const {
   const auto& second = is_initiator ? peer_hello_ : own_hello_;
   // Hellos tell their own length, so their concatenation is unambiguous.
   const auto label =
-      as_bytes(prover == handshake_role::initiator ? "troupe initiator 1" : "troupe acceptor 1");
+      as_bytes(prover == handshake_role::initiator ? "troupe initiator 2" : "troupe acceptor 2");
   std::vector<std::byte> message(label.begin(), label.end());
   message.insert(message.end(), first.begin(), first.end());
   message.insert(message.end(), second.begin(), second.end());
+  message.insert(message.end(), binding_.begin(), binding_.end());
   std::array<std::byte, proof_bytes> mac{};
   unsigned length = 0;
   const auto token = options_.token.text();

@@ -11,21 +11,24 @@
 //
 //   hello     version u16, lane u8 (acceptor: 255), length of the name u8, 4 bytes 0, nonce[32],
 //             name of the cluster
-//   proof     HMAC-SHA256(token, label of the prover's role, initiator's hello, acceptor's hello):
-//             32 bytes
+//   proof     HMAC-SHA256(token, label of the prover's role, initiator's hello, acceptor's hello,
+//   and
+//             the binding of a protected connection): 32 bytes
 //   refuse    refusal u8, a reason for people; the connection ends after it
 //   identity  Cap'n Proto (schema/wire.capnp)
 //
 // Nothing of variable format is parsed before the proof. The acceptor proves second, so that a
-// stranger who only connects learns nothing to guess a token from. Without TLS, who can change
-// bytes on the way can still take over a proven connection: the proof keeps strangers and mistaken
+// stranger who only connects learns nothing to guess a token from. All of it runs inside of TLS
+// where the connection is protected (actors/net/tls_channel.hpp). Without TLS, who can change bytes
+// on the way can still take over a proven connection: the proof keeps strangers and mistaken
 // neighbours out.
 //
 // Pure: time and randomness are passed in. Frames come from a frame_decoder, which has checked
 // lengths and checksums.
 //
 // HS-1  established only if the peer proved the same token over both hellos, in the other role:
-//       neither a replayed proof (our nonce is new) nor our own one, sent back, is accepted.
+//       neither a replayed proof (our nonce is new) nor our own one, sent back, is accepted; and
+//       over the same protected connection: who stands between two of them cannot pass proofs on.
 // HS-2  A frame out of order, of a wrong length or with wrong contents ends in `refused`; no input
 //       crashes or allocates beyond it.
 // HS-3  Unless finished within handshake_timeout_ns it ends in `refused`.
@@ -46,7 +49,7 @@
 namespace troupe {
 
 // Of what nodes say; frame_version is that of the envelope.
-inline constexpr std::uint16_t protocol_version = 1;
+inline constexpr std::uint16_t protocol_version = 2;
 inline constexpr std::size_t cluster_name_max = 64;
 inline constexpr std::size_t nonce_bytes = 32;
 inline constexpr std::int64_t handshake_timeout_ns = 2'000'000'000;
@@ -84,12 +87,15 @@ enum class refusal : std::uint8_t {
   itself,
   timed_out,
   lost,
-  crossing,   // by its owner: the lane is being dialled from there, or stands
-  forgotten,  // by its owner: the link that the connection is for was given up there
-  held_dead,  // by its owner: and the peer was, too
+  crossing,    // by its owner: the lane is being dialled from there, or stands
+  forgotten,   // by its owner: the link that the connection is for was given up there
+  held_dead,   // by its owner: and the peer was, too
+  protection,  // by the connection: one end wants TLS and the other does not, or it went wrong
 };
-inline constexpr std::size_t refusal_count = 11;
+inline constexpr std::size_t refusal_count = 12;
 std::string_view to_string(refusal r) noexcept;
+// The header of a frame `refuse`.
+std::vector<std::byte> encode_refusal(refusal why, std::string_view reason);
 
 class handshake {
  public:
@@ -102,6 +108,11 @@ class handshake {
 
   handshake(handshake_options options, std::int64_t now_ns);
 
+  // What the protected connection is known by (channel::binding()), before the first frame came;
+  // empty: it is not protected.
+  void bind_to(std::span<const std::byte> binding) {
+    binding_.assign(binding.begin(), binding.end());
+  }
   status on_frame(frame_kind kind, std::span<const std::byte> header);
   status on_time(std::int64_t now_ns);
   std::int64_t deadline_ns() const noexcept { return deadline_ns_; }
@@ -155,7 +166,7 @@ class handshake {
 
   handshake_options options_;
   std::int64_t deadline_ns_;
-  std::vector<std::byte> own_hello_, peer_hello_;
+  std::vector<std::byte> own_hello_, peer_hello_, binding_;
   std::vector<handshake_frame> outgoing_;
   std::optional<identity> peer_;
   std::optional<error> reason_;

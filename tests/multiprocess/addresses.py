@@ -149,8 +149,8 @@ class addresses(address_test):
         self.assertEqual(stat.S_IMODE(os.stat(folder).st_mode), 0o777)
 
 
-class machines(address_test):
-    """Each is a network namespace with one address on a common switch."""
+class machine_test(address_test):
+    """Each machine is a network namespace with one address on a common switch."""
 
     def setUp(self):
         super().setUp()
@@ -183,6 +183,8 @@ class machines(address_test):
         self.ip("-n", name, "link", "set", "lo", "up")
         return ("ip", "netns", "exec", name)
 
+
+class machines(machine_test):
     def test_wildcards_on_three_machines_and_a_program_on_a_fourth(self):
         at = [self.machine(i) for i in range(1, 5)]
         self.node_apart("--listen", "0.0.0.0:7000", where=at[0])

@@ -130,6 +130,16 @@ BOOST_AUTO_TEST_CASE(global_flags_stand_before_or_after_the_verb) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(flags_of_protection_stand_before_or_after_the_verb) {
+  BOOST_TEST(good("--tls status").ask.protect.tls);
+  BOOST_TEST(good("events --insecure").ask.protect.insecure);
+  const auto c = good("list nodes --tls-certificate c --tls-key k --tls-ca a");
+  BOOST_TEST(c.ask.protect.certificate == "c");
+  BOOST_TEST(c.ask.protect.key == "k");
+  BOOST_TEST(c.ask.protect.ca == "a");
+  BOOST_TEST(!c.ask.protect.tls);
+}
+
 BOOST_AUTO_TEST_CASE(defaults_are_the_default_cluster_and_two_seconds_and_twenty_for_wait) {
   BOOST_TEST(good("status").ask.cluster == "default");
   BOOST_TEST(good("status").ask.timeout_ns == 2'000'000'000);

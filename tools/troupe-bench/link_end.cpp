@@ -196,9 +196,13 @@ caf::behavior io_hands(caf::event_based_actor*) {
 }  // namespace
 
 struct link_end::parts {
-  parts(link_side side, bool has_checksums)
-      : side(side), net(loop, tcp_options{.checksum_payloads = has_checksums}) {
+  parts(link_side side, link_guard guard)
+      : side(side), net(loop, tcp_options{.checksum_payloads = guard == link_guard::checksums}) {
     config.io = &events;
+    if (guard != link_guard::tls) return;
+    auto keys = tls_context::of_token("bench", secret("a token that guards no secret at all"));
+    expects(bool(keys), "a token is all that TLS needs");
+    net.protect({std::move(*keys), tls_scope::everywhere, false});
   }
 
   link_side side;
@@ -313,8 +317,8 @@ struct link_end::parts {
   }
 };
 
-link_end::link_end(link_side side, bool has_checksums)
-    : parts_(std::make_unique<parts>(side, has_checksums)) {
+link_end::link_end(link_side side, link_guard guard)
+    : parts_(std::make_unique<parts>(side, guard)) {
   parts_->open();
 }
 

@@ -30,10 +30,12 @@ inline constexpr std::array<stream_case, 5> stream_cases{{{"4 KiB", 4 << 10, 64,
                                                           {"64 MiB", 64 << 20, 3, 10}}};
 
 enum class link_side : std::uint8_t { sender, receiver };
+// What guards its bytes.
+enum class link_guard : std::uint8_t { nothing, checksums, tls };
 
 class link_end {
  public:
-  link_end(link_side side, bool has_checksums);
+  link_end(link_side side, link_guard guard);
   ~link_end();
   link_end(const link_end&) = delete;
   link_end& operator=(const link_end&) = delete;

@@ -121,6 +121,7 @@ int main(int argc, char** argv) {
   app.add_flag("--quick", options.is_quick, "Little work and one run: whether everything works");
   app.add_option("--data", options.data,
                  "Folder of IDX files for training_step; without it, images that are made for it");
+  app.add_flag("--tls", options.has_tls, "Protected connections (roundtrip, stream)");
   app.add_flag("--json", is_json, "Each line as JSON");
   app.add_flag("--list", is_list, "Say which benchmarks there are");
   app.set_version_flag("--version", fmt::format("troupe-bench {}", troupe::version()));

@@ -21,6 +21,7 @@ namespace troupe {
 struct bench_options {
   int runs = 9;
   bool is_quick = false;  // enough to see that everything works, not to measure
+  bool has_tls = false;   // roundtrip, stream: connections are protected
   std::string data;       // folder of IDX files; empty: images that are made for it
 };
 

@@ -50,10 +50,10 @@ int fail(const error& e) {
   return 1;
 }
 
-int serve_link(bool has_checksums) {
+int serve_link(link_guard guard) {
   auto bare = bare_server::start();
   if (!bare) return fail(bare.error());
-  link_end link(link_side::receiver, has_checksums);
+  link_end link(link_side::receiver, guard);
   auto port = link.listen();
   if (!port) return fail(port.error());
   return serve(fmt::format("{} {}", (*bare)->port(), *port), [&](const std::string& line) {
@@ -64,8 +64,9 @@ int serve_link(bool has_checksums) {
   });
 }
 
-int serve_node(const std::string& cluster, direct_reads reads) {
+int serve_node(const std::string& cluster, direct_reads reads, bool has_tls) {
   process_options options;
+  options.protect.tls = has_tls;
   options.reads = reads;
   options.cluster = cluster;
   options.libraries = {&bench_ops()};
@@ -171,16 +172,21 @@ double own_cpu_seconds() {
 }
 
 int run_peer(const std::vector<std::string>& arguments) {
-  if (arguments.size() == 2 && arguments[0] == "link") return serve_link(arguments[1] == "on");
+  if (arguments.size() == 2 && arguments[0] == "link")
+    return serve_link(arguments[1] == "on"    ? link_guard::checksums
+                      : arguments[1] == "tls" ? link_guard::tls
+                                              : link_guard::nothing);
   if (arguments.size() == 2 && arguments[0] == "relay")
     return serve_relay(static_cast<std::uint16_t>(std::strtoul(arguments[1].c_str(), nullptr, 10)));
   if (arguments.size() == 3 && arguments[0] == "stages")
     return serve_stages(arguments[1], arguments[2]);
   if (arguments.size() == 2 && arguments[0] == "node")
-    return serve_node(arguments[1], direct_reads::automatic);
+    return serve_node(arguments[1], direct_reads::automatic, false);
+  if (arguments.size() == 3 && arguments[0] == "node" && arguments[2] == "tls")
+    return serve_node(arguments[1], direct_reads::automatic, true);
   if (arguments.size() == 3 && arguments[0] == "node")
     if (const auto reads = parse_direct_reads(arguments[2]))
-      return serve_node(arguments[1], *reads);
+      return serve_node(arguments[1], *reads, false);
   fmt::print(stderr, "troupe-bench: --peer is for troupe-bench itself\n");
   return 2;
 }

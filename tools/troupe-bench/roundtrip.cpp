@@ -80,16 +80,17 @@ struct two_nodes {
 };
 
 // A cluster of their own, in a folder of their own.
-result<two_nodes> open_nodes(const std::string& folder) {
+result<two_nodes> open_nodes(const std::string& folder, bool has_tls) {
   ::setenv("XDG_RUNTIME_DIR", folder.c_str(), 1);
   const auto cluster = fmt::format("bench-{}", ::getpid());
   two_nodes n;
-  auto peer = peer_process::start({"node", cluster});
+  auto peer = peer_process::start({"node", cluster, has_tls ? "tls" : "auto"});
   if (!peer) return peer.error();
   n.peer = std::move(*peer);
   process_options options;
   options.cluster = cluster;
   options.kind = member_kind::client;
+  options.protect.tls = has_tls;
   auto client = process::start(options);
   if (!client) return client.error();
   n.client = std::move(*client);
@@ -107,16 +108,16 @@ result<void> bench_roundtrip(const bench_options& o, bench_report& report) {
   bench_folder folder;
   auto path = folder.path();
   if (!path) return path.error();
-  auto nodes = open_nodes(*path);
+  auto nodes = open_nodes(*path, o.has_tls);
   if (!nodes) return nodes.error();
-  auto peer = peer_process::start({"link", "on"});
+  auto peer = peer_process::start({"link", o.has_tls ? "tls" : "on"});
   if (!peer) return peer.error();
   unsigned bare_port = 0, link_port = 0;
   if (std::sscanf((*peer)->ready().c_str(), "%u %u", &bare_port, &link_port) != 2)
     return error(error_code::failed, "the other process said " + (*peer)->ready());
   auto bare = bare_client::connect(static_cast<std::uint16_t>(bare_port));
   if (!bare) return bare.error();
-  link_end link(link_side::sender, true);
+  link_end link(link_side::sender, o.has_tls ? link_guard::tls : link_guard::checksums);
   if (auto connected = link.connect(static_cast<std::uint16_t>(link_port)); !connected)
     return connected;
 

@@ -21,9 +21,11 @@ struct ends {
   std::unique_ptr<link_end> link;
 };
 
-result<ends> open_ends(bool has_checksums) {
+result<ends> open_ends(link_guard guard) {
   ends e;
-  auto peer = peer_process::start({"link", has_checksums ? "on" : "off"});
+  auto peer = peer_process::start({"link", guard == link_guard::checksums ? "on"
+                                           : guard == link_guard::tls     ? "tls"
+                                                                          : "off"});
   if (!peer) return peer.error();
   e.peer = std::move(*peer);
   unsigned bare_port = 0, link_port = 0;
@@ -32,7 +34,7 @@ result<ends> open_ends(bool has_checksums) {
   auto bare = bare_client::connect(static_cast<std::uint16_t>(bare_port));
   if (!bare) return bare.error();
   e.bare = std::move(*bare);
-  e.link = std::make_unique<link_end>(link_side::sender, has_checksums);
+  e.link = std::make_unique<link_end>(link_side::sender, guard);
   if (auto connected = e.link->connect(static_cast<std::uint16_t>(link_port)); !connected)
     return connected.error();
   return e;
@@ -62,7 +64,7 @@ result<double> timed(ends& e, double gigabytes, std::vector<double>& cpu,
 }
 
 result<void> measure(const bench_options& o, bench_report& report, ends& e, std::size_t i,
-                     bool has_checksums) {
+                     link_guard guard) {
   const auto& c = stream_cases[i];
   const auto count = o.is_quick ? std::uint64_t{2} : c.count;
   const auto gigabytes = double(c.bytes) * double(count) * 1e-9;
@@ -82,11 +84,15 @@ result<void> measure(const bench_options& o, bench_report& report, ends& e, std:
   if (!figures) return figures.error();
   // Of the turn that does not count.
   for (auto* cpu : {&our_cpu, &their_cpu}) cpu->erase(cpu->begin());
-  const auto goal = c.bytes < (64 << 10)  ? ""
-                    : c.bytes < (1 << 20) ? ">= 0.7"
-                    : has_checksums       ? ">= 0.75"
-                                          : ">= 0.9";
-  const auto what = fmt::format("{}{}", c.name, has_checksums ? ", checksums" : "");
+  const auto goal = guard == link_guard::tls         ? ""
+                    : c.bytes < (64 << 10)           ? ""
+                    : c.bytes < (1 << 20)            ? ">= 0.7"
+                    : guard == link_guard::checksums ? ">= 0.75"
+                                                     : ">= 0.9";
+  const auto what = fmt::format("{}{}", c.name,
+                                guard == link_guard::checksums ? ", checksums"
+                                : guard == link_guard::tls     ? ", TLS"
+                                                               : "");
   report.add({"stream", what, "GB/s", (*figures)[0], 4, "bare TCP", (*figures)[1],
               bench_ratio::ours_to_baseline, goal});
   report.add({"stream", what + ", CPU of both", "s/GB", our_cpu, 4, "bare TCP", their_cpu,
@@ -97,11 +103,14 @@ result<void> measure(const bench_options& o, bench_report& report, ends& e, std:
 }  // namespace
 
 result<void> bench_stream(const bench_options& o, bench_report& report) {
-  for (const bool has_checksums : {true, false}) {
-    auto e = open_ends(has_checksums);
+  const std::vector<link_guard> guards =
+      o.has_tls ? std::vector{link_guard::tls}
+                : std::vector{link_guard::checksums, link_guard::nothing};
+  for (const auto guard : guards) {
+    auto e = open_ends(guard);
     if (!e) return e.error();
     for (std::size_t i = 0; i < stream_cases.size(); ++i)
-      if (auto done = measure(o, report, *e, i, has_checksums); !done) return done;
+      if (auto done = measure(o, report, *e, i, guard); !done) return done;
   }
   return {};
 }

@@ -3,6 +3,7 @@
 #include "troupe/actors/flow/stage_host.hpp"
 #include "troupe/actors/models/onnx_stage.hpp"
 #include "troupe/actors/process/process.hpp"
+#include "troupe/actors/program/protection_flags.hpp"
 #include "troupe/devices/files/signals.hpp"
 #include "troupe/runtime/plan/device_name.hpp"
 #include "troupe/runtime/text/byte_size.hpp"
@@ -94,6 +95,7 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"auto", "on", "off"}))
       ->capture_default_str();
   app.add_option("--token-file", options.token_file, "File with the cluster's token");
+  troupe::add_protection_flags(app, options.protect);
   app.set_version_flag("--version", fmt::format("troupe-node {}", troupe::version()));
   try {
     app.parse(argc, argv);

@@ -1,6 +1,7 @@
 #include "tools/troupe-tool/command.hpp"
 
 #include "tools/troupe-tool/near_names.hpp"
+#include "troupe/actors/program/protection_flags.hpp"
 #include "troupe/runtime/text/duration.hpp"
 #include "troupe/runtime/trace/trace.hpp"
 #include "troupe/schema/version.hpp"
@@ -26,7 +27,7 @@ constexpr std::string_view footer =
     "not answer, 5 denied, 6 no such object. Start a cluster with: troupe-node &";
 
 constexpr std::string_view global_flags =
-    "Every verb takes --cluster NAME, --join HOST:PORT, --token-file FILE, --json and --timeout DURATION too:\n"
+    "Every verb takes --cluster NAME, --join HOST:PORT, --token-file FILE, --tls, --json and --timeout DURATION too:\n"
     "troupe --help explains them.\n";
 
 struct texts {
@@ -44,6 +45,7 @@ void add_global_flags(CLI::App& app, command& c, texts& t) {
       ->allow_extra_args(false);
   app.add_option("--token-file", c.ask.token_file, "File with the cluster's token")
       ->type_name("FILE");
+  add_protection_flags(app, c.ask.protect);
   app.add_flag("--json", c.json, "One line of JSON on stdout");
   app.add_option(
          "--timeout", t.timeout,

@@ -99,6 +99,37 @@ BOOST_AUTO_TEST_CASE(two_nodes_with_one_token_know_each_other_afterwards) {
   BOOST_TEST(!p.acceptor.expects_another());
 }
 
+BOOST_AUTO_TEST_CASE(HS_1_proofs_hold_for_one_protected_connection_alone) {
+  const auto one = bytes_of("one connection"), other = bytes_of("another connection");
+  pair same(caller(), called());
+  same.initiator.bind_to(one);
+  same.acceptor.bind_to(one);
+  same.run();
+  BOOST_TEST((same.initiator.state() == status::established));
+  // Somebody is on the way who has a protected connection to each, or to one of them.
+  for (const auto& there : {other, std::vector<std::byte>{}}) {
+    pair p(caller(), called());
+    p.initiator.bind_to(one);
+    p.acceptor.bind_to(there);
+    p.run();
+    BOOST_TEST((p.initiator.state() == status::refused));
+    BOOST_TEST((p.acceptor.state() == status::refused));
+    BOOST_TEST((p.acceptor.why() == refusal::wrong_token));
+    BOOST_TEST(!p.initiator.is_proven());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(what_is_wrong_with_the_protection_is_a_verdict) {
+  pair p(caller(), called());
+  p.acceptor.on_closed(error(error_code::denied, "give --tls to both"), frame_fault::protection);
+  BOOST_TEST((p.acceptor.why() == refusal::protection));
+  BOOST_TEST((p.acceptor.reason().code() == error_code::denied));
+  BOOST_TEST(has(p.acceptor, "give --tls to both"));
+  p.initiator.on_frame(frame_kind::refuse, encode_refusal(refusal::protection, "give --tls"));
+  BOOST_TEST((p.initiator.why() == refusal::protection));
+  BOOST_TEST(has(p.initiator, "refused by the peer: give --tls"));
+}
+
 BOOST_AUTO_TEST_CASE(on_a_link_that_begins_nothing_has_arrived) {
   auto i = caller();
   i.received = 77;
@@ -191,7 +222,7 @@ BOOST_AUTO_TEST_CASE(another_protocol_version_is_refused_and_both_are_named) {
     if (f.kind == frame_kind::hello && is_initiators) f.header.resize(3);
   });
   BOOST_TEST(to_string(p.acceptor.why()) == "wrong version");
-  BOOST_TEST(has(p.acceptor, "version 1, the other one version 9"));
+  BOOST_TEST(has(p.acceptor, "version 2, the other one version 9"));
   BOOST_TEST(has(p.initiator, "version 9"));
 }
 
