@@ -33,6 +33,9 @@ rules all_rules() {
   add_layout(r);
   add_indexing(r);
   add_sources(r);
+  add_grids(r);
+  add_bits(r);
+  add_chosen(r);
   return r;
 }
 
@@ -307,7 +310,8 @@ class builder final : public body_builder {
     static const std::set<std::string_view> moving{"Identity",  "Reshape", "Transpose", "Squeeze",
                                                    "Unsqueeze", "Flatten", "Gather",    "Slice",
                                                    "Expand",    "Tile"},
-        knowing{"QuantizeLinear", "DequantizeLinear", "MatMulInteger", "Cast"};
+        knowing{"QuantizeLinear", "DequantizeLinear", "MatMulInteger", "ConvInteger",
+                "QLinearMatMul",  "QLinearConv",      "Cast"};
     std::int64_t type = 0;
     for (std::size_t i = 0; i < n.inputs(); ++i) {
       if (n.narrow(i) == 0) continue;
