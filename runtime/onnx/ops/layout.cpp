@@ -84,7 +84,9 @@ values unsqueeze(node& n) {
 
 values transpose_rule(node& n) {
   const auto x = n.in(0);
-  return {spec(x).shape.rank() < 2 ? x : transpose(x, n.list("perm"))};
+  const auto order = n.list("perm");
+  return {spec(x).shape.rank() < 2 && order.size() <= spec(x).shape.rank() ? x
+                                                                           : transpose(x, order)};
 }
 
 values concat_rule(node& n) {
