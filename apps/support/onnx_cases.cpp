@@ -285,6 +285,16 @@ result<std::vector<named_tensor>> run_model(session& s, const onnx_model& m,
   return out;
 }
 
+result<void> save_model(session& s, const onnx_model& m, const named_values& inputs,
+                        const std::string& path) {
+  graph g(s.ops());
+  const auto built = m.build(g, {.values = inputs});
+  if (!built) return error(built.error().code(), built.error().message());
+  auto saved = save_onnx(g, built->outputs, path, {.inputs = built->inputs});
+  if (!saved) return error(saved.error().code(), saved.error().message());
+  return saved;
+}
+
 result<std::vector<std::string>> find_cases(const std::vector<std::string>& folders) {
   std::vector<std::string> cases;
   for (const auto& folder : folders) {

@@ -37,6 +37,9 @@ result<std::vector<named_tensor>> run_model(session& s, const onnx_model& m,
                                             std::string* missing = nullptr,
                                             placed_ops* placed = nullptr,
                                             timed_steps* timed = nullptr);
+// The model, built for these inputs, as another file.
+result<void> save_model(session& s, const onnx_model& m, const named_values& inputs,
+                        const std::string& path);
 // Whether the device is there, and runs an op.
 result<void> try_device(session& s, const device_flags& where);
 

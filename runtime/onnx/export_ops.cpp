@@ -414,6 +414,7 @@ names write_slice(const written_op& o) {
 names write_pad(const written_op& o) {
   auto pads = o.n.attrs.integers("before");
   const auto after = o.n.attrs.integers("after");
+  if (o.rank(0) == 0) return {o.in[0]};  // other runtimes refuse a scalar
   pads.insert(pads.end(), after.begin(), after.end());
   return {o.w.add("Pad", {o.in[0], o.w.integers(pads),
                           o.w.number(o.n.attrs.real("value"), o.operand(0).type)})};

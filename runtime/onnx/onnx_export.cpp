@@ -247,6 +247,11 @@ result<std::string> write_onnx(const graph& g, std::span<const onnx_value> outpu
   });
 }
 
+result<void> can_save_onnx(const std::string& path) {
+  if (auto target = host::replaceable(path); !target) return std::move(target.error());
+  return {};
+}
+
 result<void> save_onnx(const graph& g, std::span<const onnx_value> outputs, const std::string& path,
                        const onnx_save_options& options, source_location where) {
   return onnx::exported(g, outputs, options, where, [&](onnx::exporter& e) -> result<void> {

@@ -49,11 +49,14 @@ struct onnx_save_options {
 };
 
 // usage: an output or an input is no value of the graph, two have one name, a variable has no value
-// or one that does not fit, an op cannot be written (OE-2); failed: the file cannot be written.
+// or one that does not fit, an op cannot be written (OE-2), the path is no file's; not_found,
+// failed: the file cannot be written.
 result<void> save_onnx(const graph& g, std::span<const onnx_value> outputs, const std::string& path,
                        const onnx_save_options& options = {},
                        source_location where = source_location::current());
-// Its pure half: the bytes of the model's file. usage: also where all tensors take more than
+// Whether a file could be written there now: to be asked before a training. Errors: as save_onnx().
+result<void> can_save_onnx(const std::string& path);
+// The pure half: the bytes of the model's file. usage: also where all tensors take more than
 // file_bytes_max.
 result<std::string> write_onnx(const graph& g, std::span<const onnx_value> outputs,
                                const onnx_save_options& options = {},

@@ -113,6 +113,17 @@ class onnx_run(harness.cluster_test):
         self.assertEqual(self.onnx(m, "--input", f"b={a}", f"a={b}").out, "y/0 f32[2]: 0, 3\nd f32[2]: -3, 3")
         self.assertEqual(self.onnx(m, "--input", f"b={b}", a).out, p.out)
 
+    def test_a_model_is_written_as_it_was_built(self):
+        m = self.write("m.onnx", model([node("Shape", ["x"], ["s"]), node("Reshape", ["x", "s"], ["r"]), node("Relu", ["r"], ["y"])],
+                                       [port("x", ["N", 2])], [port("y", ["N", 2])]))
+        x, saved = self.write("x.npy", array([2, 2], [5, -1, -2, 7])), self.path("saved.onnx")
+        out = self.onnx(m, "--input", x, "--save-onnx", saved).out
+        self.assertEqual(out, "y f32[2, 2]: 5, 0, 0, 7")
+        self.assertEqual(self.onnx(saved, "--input", f"x={x}").out, out)
+        self.refuses(USAGE, [saved, "--input", self.write("z.npy", array([1, 2], [5, 1]))], "input 'x'", "does not fit")
+        self.refuses(NOT_FOUND, [m, "--input", x, "--save-onnx", self.path("none/m.onnx")], "--save-onnx", "none/m.onnx")
+        self.refuses(USAGE, ["--check", self.path("."), "--save-onnx", saved], "--save-onnx")
+
     def test_further_steps_are_timed(self):
         m = self.write("m.onnx", DIFFERENCE)
         given = ["--input", self.write("a.npy", array([2], [5, 1])), self.write("b.npy", array([2], [2, 4])), "--repeat", "5"]

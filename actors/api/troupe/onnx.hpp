@@ -1,5 +1,6 @@
 #pragma once
-// Models in the ONNX format, as graphs, and graphs as such models. Link troupe::onnx beside troupe::troupe.
+// Models in the ONNX format, as graphs, and graphs as such models. Link troupe::onnx beside
+// troupe::troupe.
 //
 //   auto model = troupe::load_onnx("no such file.onnx");
 //   std::cout << model.error().text() << "\n";

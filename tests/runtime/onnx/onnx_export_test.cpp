@@ -385,6 +385,9 @@ BOOST_AUTO_TEST_CASE(OE_3_large_data_lie_beside_the_model_and_a_file_is_replaced
   const auto size = fs::file_size(path);
   BOOST_TEST(!save_onnx(g, outputs, path));
   BOOST_TEST(fs::file_size(path) == size);
+  BOOST_TEST(bool(can_save_onnx(path)));
+  BOOST_TEST(!can_save_onnx(folder.path.string()));
+  BOOST_TEST(!can_save_onnx((folder.path / "none" / "m.onnx").string()));
   const auto nowhere =
       save_onnx(g, outputs, (folder.path / "none" / "m.onnx").string(), {.variables = weights});
   BOOST_TEST_REQUIRE(!nowhere);
