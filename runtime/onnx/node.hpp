@@ -160,6 +160,9 @@ class node {
   mutable std::set<std::string, std::less<>> asked_;
 };
 
+// The lowest bits of i32, as a number of this type.
+value wrapped(const node& n, value v, const narrow_type& to);
+
 using rule = std::function<values(node&)>;
 using rules = std::map<std::string, rule, std::less<>>;
 

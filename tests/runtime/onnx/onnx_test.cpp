@@ -2159,12 +2159,53 @@ BOOST_AUTO_TEST_CASE(whole_numbers_of_few_bits_are_dequantised_moved_and_cast) {
   BOOST_TEST_REQUIRE(bool(got), text_of(got));
   BOOST_TEST(((*got)[0] == f({1, 2}, {64.5, 3})));
   BOOST_TEST(((*got)[1] == of(dtype::i32, {2, 1}, {127, 4})));
-  back.node("Add", {"q", "q"}, {"s"});
-  back.output("s");
-  expect_error(build(back), {"(Add)", "operand 0 is int8", "only quantisation"});
-  auto out = with(3, "\x01", 1);
+  auto out = with(3, "\xff", 1);
   out.output("w");
-  expect_error(build(out), {"output 'w'", "element type int8 is not supported"});
+  const auto taken = run(out, {});
+  BOOST_TEST_REQUIRE(bool(taken), text_of(taken));
+  BOOST_TEST(((*taken)[0] == of(dtype::i32, {1}, {-1})));
+}
+
+BOOST_AUTO_TEST_CASE(whole_numbers_of_few_bits_wrap_around_at_their_bits) {
+  const std::tuple<int, elements_in, elements_in> kinds[] = {
+      // x, and x + x, -x, x * 3, x to int8
+      {3, {100, -128, 5}, {-56, 0, 10, -100, -128, -5, 44, -128, 15, 100, -128, 5}},
+      {4, {65535, 256, 5}, {65534, 512, 10, 1, 65280, 65531, 65533, 768, 15, -1, 0, 5}},
+      {5, {32767, -32768, 5}, {-2, 0, 10, -32767, -32768, -5, 32765, -32768, 15, -1, 0, 5}},
+  };
+  for (const auto& [type, x, wanted] : kinds) {
+    onnx_writer w(21);
+    w.input("x", {dtype::i32, {3}});
+    w.graph().mutable_inputs(0)->mutable_type()->mutable_tensor()->set_element(type);
+    w.node("Constant", {}, {"three"}, {{"value", of(dtype::i32, {}, {3})}});
+    w.node("CastLike", {"three", "x"}, {"narrow_three"});
+    w.node("Add", {"x", "x"}, {"sum"});
+    w.node("Neg", {"x"}, {"negative"});
+    w.node("Mul", {"x", "narrow_three"}, {"product"});
+    w.node("Cast", {"x"}, {"byte"}, {{"to", std::int64_t{3}}});
+    w.node("Concat", {"sum", "negative", "product"}, {"together"}, {{"axis", std::int64_t{0}}});
+    w.node("Cast", {"together"}, {"wide"}, {{"to", std::int64_t{7}}});
+    w.node("Less", {"x", "narrow_three"}, {"is_less"});
+    for (const auto* o : {"wide", "byte", "is_less"}) w.output(o);
+    const auto m = w.load();
+    BOOST_TEST_REQUIRE(bool(m), text_of(m));
+    BOOST_TEST((m->inputs()[0].element == dtype::i32));
+    const auto got = run(w, {{"x", of(dtype::i32, {3}, x)}});
+    BOOST_TEST_REQUIRE(bool(got), text_of(got));
+    BOOST_TEST(((*got)[0] == i({9}, elements_in(wanted.begin(), wanted.begin() + 9))));
+    BOOST_TEST(((*got)[1] == of(dtype::i32, {3}, elements_in(wanted.begin() + 9, wanted.end()))));
+    elements_in less;
+    for (const auto k : x) less.push_back(k < 3 ? 1 : 0);
+    BOOST_TEST(((*got)[2] == b({3}, less)));
+  }
+  // Of floats the fraction is cut off.
+  onnx_writer w(21);
+  w.input("x", {dtype::f32, {3}});
+  w.node("Cast", {"x"}, {"y"}, {{"to", std::int64_t{3}}});
+  w.output("y");
+  const auto got = run(w, {{"x", f({3}, {-3.7F, 127.2F, 130})}});
+  BOOST_TEST_REQUIRE(bool(got), text_of(got));
+  BOOST_TEST(((*got)[0] == of(dtype::i32, {3}, {-3, 127, -126})));
 }
 
 BOOST_AUTO_TEST_CASE(external_data_lie_in_the_folder_of_the_model_or_nowhere) {
@@ -2307,7 +2348,9 @@ BOOST_AUTO_TEST_CASE(tensors_alone_are_read_like_those_in_models) {
   half_words.add_dims(1);
   half_words.set_raw(std::string("\x80\x3f", 2));
   const auto bits = half_words.SerializeAsString();
-  BOOST_TEST(!parse_onnx_tensor(std::as_bytes(std::span(bits)), "t.pb"));
+  const auto plain = parse_onnx_tensor(std::as_bytes(std::span(bits)), "t.pb");
+  BOOST_TEST_REQUIRE(bool(plain), text_of(plain));
+  BOOST_TEST((reference::to_array(*plain) == of(dtype::i32, {1}, {0x3f80})));
   const auto one = parse_onnx_tensor(std::as_bytes(std::span(bits)), "t.pb", true);
   BOOST_TEST_REQUIRE(bool(one), text_of(one));
   BOOST_TEST(reference::to_array(*one).at[0] == 1);
