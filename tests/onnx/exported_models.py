@@ -649,6 +649,8 @@ def main():
                         if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.running_mean is not None:
                             m.running_mean.normal_(0, 0.1)
                             m.running_var.uniform_(0.8, 1.2)
+                        if isinstance(m, nn.Linear) and not m.weight.any():  # a head that has learnt nothing
+                            m.weight.normal_(0, 0.1)
                 for exporter in c.exporters:
                     path = os.path.join(folder, f"{name}.{exporter}.onnx")
                     if not os.path.exists(path):
