@@ -19,9 +19,13 @@ static result<int> run(session& s, const onnx_options& o) {
   if (!model) return model.error();
   auto inputs = read_inputs(*model, o);
   if (!inputs) return inputs.error();
-  const auto outputs = run_model(s, *model, *inputs, o.devices);
+  if (!o.save_onnx.empty())
+    if (auto saved = save_model(s, *model, *inputs, o.save_onnx); !saved)
+      return error(saved.error()).while_doing("--save-onnx");
+  timed_steps timed{.wanted = o.repeat};
+  const auto outputs = run_model(s, *model, *inputs, o.devices, nullptr, nullptr, &timed);
   if (!outputs) return outputs.error();
-  return show_outputs(*outputs, o);
+  return show_outputs(*outputs, timed, o);
 }
 
 static result<int> check(session& s, const onnx_options& o) {

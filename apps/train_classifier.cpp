@@ -3,6 +3,7 @@
 
 #include "apps/support/classifier_options.hpp"
 
+#include <troupe/onnx.hpp>
 #include <troupe/program.hpp>
 #include <troupe/troupe.hpp>
 
@@ -86,6 +87,21 @@ static result<double> test(session& s, const idx_info& images, const classifier_
   return double(right) / double(images.samples);
 }
 
+// The trained model for other programs: from a batch of images of any size to their logits.
+static result<void> save_model(session& s, const idx_info& size, const classifier_options& o,
+                               const training_report& report) {
+  graph g(s.ops());
+  const auto pixels = std::int64_t{size.rows} * size.columns;
+  const auto images = input(g, {dtype::f32, batch_of(1000, {pixels})}, "images");
+  const std::vector<onnx_value> outputs{{"logits", classifier(images, size, o)}};
+  onnx_save_options how;
+  for (const auto& [name, value] : report.variables())
+    how.variables.emplace_back(std::string(name), value);
+  auto saved = save_onnx(g, outputs, o.save_onnx, how);
+  if (!saved) return error(saved.error()).while_doing("--save-onnx");
+  return saved;
+}
+
 int main(int argc, char** argv) {
   const auto o = classifier_options::parse(argc, argv);
   training_report report(o);
@@ -93,6 +109,9 @@ int main(int argc, char** argv) {
   if (!images) return report.fail(images.error());
   if (!test_images) return report.fail(test_images.error());
   if (auto fits = o.check(*images, *test_images); !fits) return report.fail(fits.error());
+  if (!o.save_onnx.empty())
+    if (auto ok = can_save_onnx(o.save_onnx); !ok)
+      return report.fail(error(ok.error()).while_doing("--save-onnx"));
   if (auto ready = report.prepare(); !ready) return report.fail(ready.error());
 
   auto s = session::open(o.session([&] { return report.is_interrupted(); }));
@@ -100,6 +119,8 @@ int main(int argc, char** argv) {
   if (auto trained = train(**s, *images, o, report); !trained) return report.fail(trained.error());
   if (!o.save_graph.empty()) return 0;
   if (auto saved = report.save(); !saved) return report.fail(saved.error());
+  if (!o.save_onnx.empty())
+    if (auto saved = save_model(**s, *images, o, report); !saved) return report.fail(saved.error());
   auto accuracy = test(**s, *test_images, o, report);
   if (!accuracy) return report.fail(accuracy.error());
   return report.finish("test_accuracy", *accuracy, fmt::format("test accuracy {:.4f}", *accuracy));

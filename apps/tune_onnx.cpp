@@ -1,7 +1,8 @@
 // Tunes a model in the ONNX format on new data. Its weights become variables of a store, of which
 // those of the last layer, or those that --tune names, are trained; the others are frozen: no
 // update names them. The variables are saved as safetensors, by the names that the file gives them,
-// and another run, or any other program, can start from those.
+// and another run, or any other program, can start from those; --save-onnx writes the whole model,
+// for programs that run such files.
 //
 // Data are two files of NumPy's: inputs [n, ..], and targets [n] of whole numbers (classes: cross
 // entropy) or of floats, as the model's output is (mean square). Without files the program draws
@@ -27,7 +28,8 @@ using namespace troupe;
 namespace {
 
 struct tuning_options : cluster_program {
-  std::string model, x, y, from, save, losses, on = "/job:worker/task:0", optimizer = "adam";
+  std::string model, x, y, from, save, save_onnx, losses, on = "/job:worker/task:0",
+                                                          optimizer = "adam";
   std::vector<std::string> tune;
   std::uint64_t epochs = 5, seed = 1, retries = 10;
   std::int64_t batch = 32, rows = 640;
@@ -109,6 +111,7 @@ struct tuning {
   std::string input;  // that is fed with rows
   std::vector<std::string> tuned, frozen;
   std::vector<std::pair<std::string, tensor>> weights;  // of the file
+  std::vector<onnx_value> inputs, outputs;              // of the model
   std::int64_t batch = 0;                               // as far as the file leaves it open
   rows_of_data training, held;
   bool has_classes = false;
@@ -168,6 +171,7 @@ result<void> build(tuning& t, const tuning_options& o) {
   if (!built) return built.error();
   t.input = t.g.node(built->inputs.at(0).at.node).name;
   t.weights = std::move(built->weights);
+  t.inputs = built->inputs, t.outputs = built->outputs;
   if (auto chosen = choose(t, o); !chosen) return chosen.error();
   const auto out = built->outputs[0].at;
   if (o.x.empty()) {
@@ -278,6 +282,16 @@ result<outcome> tune(session& s, tuning& t, const tuning_options& o) {
   if (!o.save.empty())
     if (auto saved = store->save(o.save, {.optimizers = o.saves_optimizers}); !saved)
       return saved.error();
+  if (!o.save_onnx.empty()) {
+    onnx_save_options how{.inputs = t.inputs};
+    for (const auto& [name, weight] : t.weights) {
+      auto now = store->get(name);
+      if (!now) return now.error();
+      how.variables.emplace_back(name, *now);
+    }
+    if (auto saved = save_onnx(t.g, t.outputs, o.save_onnx, how); !saved)
+      return error(saved.error()).while_doing("--save-onnx");
+  }
   if (!o.losses.empty()) {
     auto* file = std::fopen(o.losses.c_str(), "w");
     const bool is_written = file != nullptr && write_text(file, losses);
@@ -304,6 +318,8 @@ int main(int argc, char** argv) {
         ->delimiter(',');
     app.add_option("--from", o.from, "Start from the variables of this safetensors file");
     app.add_option("--save", o.save, "Write the variables to this safetensors file");
+    app.add_option("--save-onnx", o.save_onnx,
+                   "Write the tuned model to this file in the ONNX format");
     app.add_flag("--save-optimizer", o.saves_optimizers,
                  "Also what the optimizer keeps, with which another run goes on");
     app.add_option("--losses", o.losses, "Write the loss of each step to this file");
@@ -331,6 +347,9 @@ int main(int argc, char** argv) {
     app.add_option("--seed", o.seed, "Of the order of rows, and of rows that are drawn")
         ->capture_default_str();
   });
+  if (!o.save_onnx.empty())
+    if (auto ok = can_save_onnx(o.save_onnx); !ok)
+      return o.fail(error(ok.error()).while_doing("--save-onnx"));
   auto s = o.open();
   if (!s) return o.fail(s.error());
   tuning t(**s);

@@ -48,7 +48,11 @@ classifier_options classifier_options::parse(int argc, char** argv) {
                "perceptron: 784-256-128-10; cnn: two convolutions with pooling, and two dense layers")
             ->check(CLI::IsMember({"perceptron", "cnn"}))
             ->capture_default_str();
+        app.add_option("--save-onnx", o.save_onnx,
+                       "Write the trained model, from images to logits, to this ONNX file");
       });
+  if (!o.save_onnx.empty() && !o.save_graph.empty())
+    o.usage_error("--save-graph trains nothing, so there is nothing to write for --save-onnx");
   return o;
 }
 

@@ -31,6 +31,7 @@ struct image_options : training_flags {
 
 struct classifier_options : image_options {
   std::string model = "perceptron";
+  std::string save_onnx;  // file; empty: none
 
   static classifier_options parse(int argc, char** argv);
 };

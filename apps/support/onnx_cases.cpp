@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -243,7 +244,8 @@ result<void> try_device(session& s, const device_flags& where) {
 
 result<std::vector<named_tensor>> run_model(session& s, const onnx_model& m,
                                             const named_values& inputs, const device_flags& where,
-                                            std::string* missing, placed_ops* placed) {
+                                            std::string* missing, placed_ops* placed,
+                                            timed_steps* timed) {
   graph g(s.ops());
   const auto built = m.build(g, {.values = inputs}, missing);
   if (!built) return error(built.error().code(), built.error().message());
@@ -259,18 +261,38 @@ result<std::vector<named_tensor>> run_model(session& s, const onnx_model& m,
   }
   auto run = s.compile(g, fetches, how);
   if (!run) return run.error();
-  for (const auto& i : built->inputs) {
-    const auto given = std::ranges::find(inputs, i.name, &std::pair<std::string, tensor>::first);
-    if (given == inputs.end())
-      return error(error_code::usage, fmt::format("input '{}' is missing", shown(i.name)));
-    if (auto fed = (*run)->feed(g.node(i.at.node).name, given->second); !fed) return fed.error();
-  }
-  auto values = (*run)->fetch();
+  const auto step = [&]() -> result<std::vector<tensor>> {
+    for (const auto& i : built->inputs) {
+      const auto given = std::ranges::find(inputs, i.name, &std::pair<std::string, tensor>::first);
+      if (given == inputs.end())
+        return error(error_code::usage, fmt::format("input '{}' is missing", shown(i.name)));
+      if (auto fed = (*run)->feed(g.node(i.at.node).name, given->second); !fed) return fed.error();
+    }
+    return (*run)->fetch();
+  };
+  auto values = step();
   if (!values) return values.error();
+  for (int i = 0; timed != nullptr && i < timed->wanted; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    if (const auto again = step(); !again) return again.error();
+    timed->ms.push_back(
+        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
+            .count());
+  }
   std::vector<named_tensor> out;
   for (std::size_t i = 0; i < values->size(); ++i)
     out.push_back({built->outputs[i].name, std::move((*values)[i])});
   return out;
+}
+
+result<void> save_model(session& s, const onnx_model& m, const named_values& inputs,
+                        const std::string& path) {
+  graph g(s.ops());
+  const auto built = m.build(g, {.values = inputs});
+  if (!built) return error(built.error().code(), built.error().message());
+  auto saved = save_onnx(g, built->outputs, path, {.inputs = built->inputs});
+  if (!saved) return error(saved.error().code(), saved.error().message());
+  return saved;
 }
 
 result<std::vector<std::string>> find_cases(const std::vector<std::string>& folders) {

@@ -25,11 +25,21 @@ struct placed_ops {
   std::uint64_t on_device = 0;
   std::map<std::string, std::uint64_t> on_host{};  // by type
 };
-// One step of the model. `missing` as of onnx_model::build; `placed`, where given: what ran where.
+// How long further steps of a model took.
+struct timed_steps {
+  int wanted = 0;
+  std::vector<double> ms{};
+};
+// One step of the model. `missing` as of onnx_model::build; `placed`, where given: what ran where;
+// `timed`, where given: so many further steps, whose results are dropped.
 result<std::vector<named_tensor>> run_model(session& s, const onnx_model& m,
                                             const named_values& inputs, const device_flags& where,
                                             std::string* missing = nullptr,
-                                            placed_ops* placed = nullptr);
+                                            placed_ops* placed = nullptr,
+                                            timed_steps* timed = nullptr);
+// The model, built for these inputs, as another file.
+result<void> save_model(session& s, const onnx_model& m, const named_values& inputs,
+                        const std::string& path);
 // Whether the device is there, and runs an op.
 result<void> try_device(session& s, const device_flags& where);
 

@@ -25,13 +25,19 @@ onnx_options onnx_options::parse(int argc, char** argv) {
       "--input", o.inputs, "A .npy file for each input, in the model's order, or as NAME=FILE");
   auto* output = app.add_option("--output", o.output,
                                 "Write each output to NAME.npy in this folder, which is made");
+  auto* repeat =
+      app.add_option("--repeat", o.repeat, "Run so many further steps, and tell how long each took")
+          ->check(CLI::Range(1, 1'000'000));
+  auto* save = app.add_option(
+      "--save-onnx", o.save_onnx,
+      "Write the model to this file as it was built for these inputs, with ops of opset 20");
   auto* check = app.add_option(
       "--check", o.checked,
       "Folders with model.onnx and test_data_set_*/input_*.pb, output_*.pb, or of such folders: run each and compare");
   o.devices.add_to(
       app,
       "of this process. Branches and loops stay on the host. With --check, how many ops ran where is counted");
-  check->excludes(model)->excludes(inputs)->excludes(output);
+  check->excludes(model)->excludes(inputs)->excludes(output)->excludes(repeat)->excludes(save);
   app.add_flag("--json", o.json, "One line of JSON on standard output");
   app.set_version_flag("--version", fmt::format("onnx_run {}", version()));
   const auto refuse = [](const std::string& text) {

@@ -14,6 +14,8 @@ struct onnx_options {
   std::string output;                // folder; empty: none
   std::vector<std::string> checked;  // folders of cases; none: the model is run
   device_flags devices;
+  std::string save_onnx;  // file; empty: none
+  int repeat = 0;         // further steps of the model, which are timed
   bool json = false;
 
   // Prints help or what is wrong with the flags, and exits (0 or 2).

@@ -79,7 +79,8 @@ result<int> written(const std::string& text) {
 
 }  // namespace
 
-result<int> show_outputs(std::span<const named_tensor> outputs, const onnx_options& o) {
+result<int> show_outputs(std::span<const named_tensor> outputs, const timed_steps& timed,
+                         const onnx_options& o) {
   std::string text;
   auto all = nlohmann::ordered_json::array();
   std::set<std::string> taken;
@@ -100,7 +101,18 @@ result<int> show_outputs(std::span<const named_tensor> outputs, const onnx_optio
                         some_elements(out.values));
     all.push_back(json_of(out, file));
   }
-  return written(o.json ? in_ascii({{"outputs", all}}) + "\n" : text);
+  if (o.json) {
+    nlohmann::ordered_json j{{"outputs", all}};
+    if (!timed.ms.empty()) j["step_ms"] = timed.ms;
+    return written(in_ascii(j) + "\n");
+  }
+  if (!timed.ms.empty()) {
+    auto ms = timed.ms;
+    std::ranges::sort(ms);
+    text += fmt::format("{} steps: median {:.3f} ms, from {:.3f} to {:.3f} ms\n", ms.size(),
+                        ms[ms.size() / 2], ms.front(), ms.back());
+  }
+  return written(text);
 }
 
 check_report::check_report(std::size_t cases, const onnx_options& o)

@@ -15,7 +15,8 @@
 namespace troupe {
 
 // Names, types, shapes, a few elements; and the files that are asked for. The exit code.
-result<int> show_outputs(std::span<const named_tensor> outputs, const onnx_options& o);
+result<int> show_outputs(std::span<const named_tensor> outputs, const timed_steps& timed,
+                         const onnx_options& o);
 
 // Cases as they are done, and their totals.
 class check_report {

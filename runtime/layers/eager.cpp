@@ -2,6 +2,7 @@
 
 #include "troupe/devices/half.hpp"
 #include "troupe/devices/host/host_device.hpp"
+#include "troupe/devices/host/kernel_arithmetic.hpp"
 #include "troupe/runtime/graph/initializers.hpp"
 #include "troupe/runtime/graph/op_table.hpp"
 
@@ -101,7 +102,9 @@ result<void> eager::compute(const graph_node& n, std::vector<tensor>& outputs) {
     inputs.push_back(tensors_[in.node][in.output]);
     specs.push_back(inputs.back().spec());
   }
-  set_up_kernel_thread();  // whatever thread it is, with the bits of a stream's
+  // Whatever thread it is, with the bits of a stream's; its own arithmetic comes back.
+  const kernel_arithmetic as_on_a_stream;
+  set_up_kernel_thread();
   if (auto ok = (*made)->prepare(specs, n.outputs); !ok) return ok;
   for (const auto& s : n.outputs) {
     auto t = room_for(s);

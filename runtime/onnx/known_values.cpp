@@ -1,5 +1,6 @@
 #include "troupe/runtime/onnx/known_values.hpp"
 
+#include "troupe/devices/host/kernel_arithmetic.hpp"
 #include "troupe/runtime/graph/op_table.hpp"
 
 #include <fmt/format.h>
@@ -87,6 +88,8 @@ bool known_values::compute(std::uint32_t number) {
 
 std::optional<std::vector<tensor>> known_values::run(const graph_node& n,
                                                      const std::vector<tensor>& in) {
+  // Kernels set the thread's arithmetic, and it is the caller's.
+  const kernel_arithmetic as_in_a_step;
   if (!kernels_) kernels_ = make_host_kernels(), device_.emplace();
   const auto* kernel = kernels_->find(n.type);
   if (kernel == nullptr) return std::nullopt;

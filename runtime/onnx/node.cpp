@@ -56,6 +56,17 @@ rule widening(rule r) {
   };
 }
 
+value wrapped(const node& n, value v, const narrow_type& to) {
+  const auto all = n.number(static_cast<double>(std::int64_t{1} << to.bits), dtype::i32),
+             zero = n.number(0, dtype::i32);
+  // What is left of the division has the sign of v.
+  const auto rest = sub(v, mul(div(v, all), all));
+  const auto natural = where(less(rest, zero), add(rest, all), rest);
+  if (!to.is_signed) return natural;
+  const auto most = n.number(static_cast<double>(to.most()), dtype::i32);
+  return where(greater(natural, most), sub(natural, all), natural);
+}
+
 // --- operands ---
 
 value node::in(std::size_t i) const {

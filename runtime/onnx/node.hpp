@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <set>
@@ -80,6 +81,7 @@ class node {
   bool has(std::size_t i) const noexcept { return i < inputs_.size() && inputs_[i].is_valid(); }
   value in(std::size_t i) const;  // an error where it is left out
   void replace(std::size_t i, value v) { inputs_[i] = v; }
+  void drop_from(std::size_t i) { inputs_.resize(std::min(i, inputs_.size())); }
   // ONNX's number of its narrow type; 0: it is of one of our types.
   std::int64_t narrow(std::size_t i) const { return has(i) ? narrow(inputs_[i]) : 0; }
   std::int64_t narrow(value v) const {
@@ -158,12 +160,22 @@ class node {
   mutable std::set<std::string, std::less<>> asked_;
 };
 
+// The lowest bits of i32, as a number of this type.
+value wrapped(const node& n, value v, const narrow_type& to);
+
 using rule = std::function<values(node&)>;
 using rules = std::map<std::string, rule, std::less<>>;
 
 // Halves and bytes are not computed in: operands are widened for the rule (to f32, i32), results
 // made what operand 0 was.
 rule widening(rule r);
+
+// Convolution of operands 0 and 1 (ops/windows.cpp), with the bias that operand 2 may be.
+values conv_of(node& n);
+// Images of three dimensions (ops/volumes.cpp), for the rules of those of two.
+values conv3d_of(node& n);
+values conv3d_transposed_of(node& n);
+values pool3d_of(node& n, value (*pool)(value, const pool2d_options&), bool counts_padding);
 
 void add_elementwise(rules& r);
 void add_logic(rules& r);
@@ -182,5 +194,8 @@ void add_losses(rules& r);
 void add_layout(rules& r);
 void add_indexing(rules& r);
 void add_sources(rules& r);
+void add_grids(rules& r);
+void add_bits(rules& r);
+void add_chosen(rules& r);
 
 }  // namespace troupe::onnx

@@ -80,9 +80,10 @@ onnx_port port_of(const onnx_format::Port& from, std::string_view what) {
   if (type.has_sparse()) port.type = "sparse tensor";
   if (type.has_option()) port.type = "optional";
   if (!type.has_tensor()) return port;
-  port.element = element_of(type.tensor().element());
-  port.type = port.element ? std::string(to_string(*port.element))
-                           : name_of_element(type.tensor().element());
+  const auto element = type.tensor().element();
+  port.element = element_of(element);
+  port.type = port.element ? std::string(to_string(*port.element)) : name_of_element(element);
+  if (narrow_of(element)) port.element = dtype::i32;
   if (!type.tensor().has_shape()) return port;
   port.dims.emplace();
   port.dims->reserve(static_cast<std::size_t>(type.tensor().shape().dims_size()));
@@ -313,7 +314,8 @@ result<tensor> parse_onnx_tensor(std::span<const std::byte> bytes, const std::st
     onnx_format::Tensor t;
     if (!parse(t, bytes)) return refuse(onnx::damaged);
     if (bits_are_bf16 && t.type() == onnx::number_of_u16) t.set_type(onnx::number_of_bf16);
-    return onnx::take_tensor(t, shown(name), {});
+    std::int64_t narrow = 0;
+    return onnx::take_tensor(t, shown(name), {}, &narrow);
   });
 }
 

@@ -37,8 +37,8 @@ std::vector<bool> find_needed(const onnx_format::Graph& g, std::unordered_set<st
 std::optional<dtype> element_of(std::int64_t type) noexcept;
 std::string name_of_element(std::int64_t type);
 inline constexpr std::int32_t number_of_u16 = 4, number_of_bf16 = 16;
-// Whole numbers of few bits, which no tensor of ours has: i32 in a graph, where only ops that say
-// so take them.
+// Whole numbers of few bits, which no tensor of ours has: i32 in a graph, as inputs and outputs,
+// too. What is computed with them wraps around at their bits.
 struct narrow_type {
   int bits;
   bool is_signed;
@@ -48,6 +48,8 @@ struct narrow_type {
   }
 };
 std::optional<narrow_type> narrow_of(std::int64_t type) noexcept;
+// By ONNX's name of the type; 0: none of those.
+std::int64_t narrow_by_name(std::string_view name);
 // Of ONNX itself, not an extension's.
 bool is_own(std::string_view domain) noexcept;
 

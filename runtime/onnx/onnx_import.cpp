@@ -33,6 +33,9 @@ rules all_rules() {
   add_layout(r);
   add_indexing(r);
   add_sources(r);
+  add_grids(r);
+  add_bits(r);
+  add_chosen(r);
   return r;
 }
 
@@ -180,6 +183,7 @@ class builder final : public body_builder {
     }
     values_[p.name] = v;
     inputs_.push_back({p.name, v});
+    if (const auto type = narrow_by_name(p.type); type != 0) narrow_[{v.node, v.output}] = type;
     if (const auto* t = given(options_.values, p.name); t != nullptr && *t)
       known_.set_input(v.node, *t);
   }
@@ -301,26 +305,28 @@ class builder final : public body_builder {
     }
   }
 
-  // Ops that move elements give the type that they take; of others only those of
-  // ops/quantised.cpp, Cast and Constant know narrow types.
+  // Results of an op have the type of one of its operands, mostly the first one. Ops that move
+  // elements give those that they take, others wrap around where i32 has more bits.
+  // ops/quantised.cpp, casts and Constant know narrow types themselves.
   values computed(node& n, const rule& r, std::string_view op) {
     static const std::set<std::string_view> moving{"Identity",  "Reshape", "Transpose", "Squeeze",
                                                    "Unsqueeze", "Flatten", "Gather",    "Slice",
                                                    "Expand",    "Tile"},
-        knowing{"QuantizeLinear", "DequantizeLinear", "MatMulInteger", "Cast"};
-    std::int64_t type = 0;
-    for (std::size_t i = 0; i < n.inputs(); ++i) {
-      if (n.narrow(i) == 0) continue;
-      if (moving.contains(op) && i == 0)
-        type = n.narrow(i);
-      else if (!knowing.contains(op))
-        throw refusal{
-            fmt::format("operand {} is {}, which only quantisation, Cast and ops that "
-                        "move elements take",
-                        i, name_of_element(n.narrow(i)))};
-    }
+        knowing{"QuantizeLinear", "DequantizeLinear", "MatMulInteger", "ConvInteger",
+                "QLinearMatMul",  "QLinearConv",      "Cast",          "CastLike"},
+        unknowing{"If", "Loop", "Scan"};
+    const std::size_t carrier = op == "Where" ? 1 : op == "OneHot" ? 2 : 0;
+    const auto type = knowing.contains(op) ? 0 : n.narrow(carrier);
+    if (unknowing.contains(op))
+      for (std::size_t i = 0; i < n.inputs(); ++i)
+        if (n.narrow(i) != 0)
+          throw refusal{fmt::format("operand {} is {}, which branches and loops do not take", i,
+                                    name_of_element(n.narrow(i)))};
     auto out = r(n);
-    if (type != 0) (void)n.marked(out.at(0), type);
+    if (type == 0) return out;
+    for (auto& v : out)
+      if (v.is_valid() && spec(v).type == dtype::i32)
+        v = n.marked(moving.contains(op) ? v : wrapped(n, v, *narrow_of(type)), type);
     return out;
   }
 
@@ -367,9 +373,6 @@ class builder final : public body_builder {
     for (const auto& o : file_.outputs) {
       try {
         const auto v = value_of(o.name);
-        if (const auto n = narrow_.find({v.node, v.output}); n != narrow_.end())
-          throw refusal{
-              fmt::format("element type {} is not supported", name_of_element(n->second))};
         out.outputs.push_back({o.name, v});
       } catch (const refusal& r) {
         throw stop{fmt::format("output '{}': {}", shown(o.name), r.what), maker_of(o.name)};

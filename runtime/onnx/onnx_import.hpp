@@ -43,6 +43,7 @@ struct onnx_port {
   std::string name;
   // As we call it ("f32"), or as ONNX does where tensors do not have it ("uint16", "sequence")
   std::string type;
+  // Of what is fed or fetched: i32 for int8, int16, uint16, int4 and uint4; none: not supported.
   std::optional<dtype> element{};
   std::optional<std::vector<onnx_dim>> dims{};  // none: not even the rank is said
 };
@@ -105,7 +106,8 @@ result<onnx_model> load_onnx(const std::string& path);
 // nowhere.
 result<onnx_model> parse_onnx(std::span<const std::byte> bytes, const std::string& name,
                               const std::string& folder);
-// A file with nothing but a tensor, as the format's own tests have them. Those write the bits of
+// A file with nothing but a tensor, as the format's own tests have them; of int8, int16, uint16,
+// int4 and uint4 as i32. Those tests write the bits of
 // bf16 as uint16: where `bits_are_bf16`, such a tensor is bf16.
 result<tensor> load_onnx_tensor(const std::string& path, bool bits_are_bf16 = false);
 result<tensor> parse_onnx_tensor(std::span<const std::byte> bytes, const std::string& name,

@@ -217,6 +217,12 @@ std::optional<narrow_type> narrow_of(std::int64_t type) noexcept {
   }
 }
 
+std::int64_t narrow_by_name(std::string_view name) {
+  for (const std::int64_t type : {3, 4, 5, 21, 22})
+    if (name_of_element(type) == name) return type;
+  return 0;
+}
+
 namespace {
 
 result<tensor> take_known(onnx_format::Tensor& from, const tensor_spec& spec,

@@ -113,6 +113,28 @@ class onnx_run(harness.cluster_test):
         self.assertEqual(self.onnx(m, "--input", f"b={a}", f"a={b}").out, "y/0 f32[2]: 0, 3\nd f32[2]: -3, 3")
         self.assertEqual(self.onnx(m, "--input", f"b={b}", a).out, p.out)
 
+    def test_a_model_is_written_as_it_was_built(self):
+        m = self.write("m.onnx", model([node("Shape", ["x"], ["s"]), node("Reshape", ["x", "s"], ["r"]), node("Relu", ["r"], ["y"])],
+                                       [port("x", ["N", 2])], [port("y", ["N", 2])]))
+        x, saved = self.write("x.npy", array([2, 2], [5, -1, -2, 7])), self.path("saved.onnx")
+        out = self.onnx(m, "--input", x, "--save-onnx", saved).out
+        self.assertEqual(out, "y f32[2, 2]: 5, 0, 0, 7")
+        self.assertEqual(self.onnx(saved, "--input", f"x={x}").out, out)
+        self.refuses(USAGE, [saved, "--input", self.write("z.npy", array([1, 2], [5, 1]))], "input 'x'", "does not fit")
+        self.refuses(NOT_FOUND, [m, "--input", x, "--save-onnx", self.path("none/m.onnx")], "--save-onnx", "none/m.onnx")
+        self.refuses(USAGE, ["--check", self.path("."), "--save-onnx", saved], "--save-onnx")
+
+    def test_further_steps_are_timed(self):
+        m = self.write("m.onnx", DIFFERENCE)
+        given = ["--input", self.write("a.npy", array([2], [5, 1])), self.write("b.npy", array([2], [2, 4])), "--repeat", "5"]
+        told = json.loads(self.onnx(m, *given, "--json").out)
+        self.assertEqual([o["values"] for o in told["outputs"]], [[3, 0], [3, -3]])
+        self.assertEqual(len(told["step_ms"]), 5)
+        self.assertTrue(all(ms > 0 for ms in told["step_ms"]), told)
+        self.assertRegex(self.onnx(m, *given).lines["out"][2], r"^5 steps: median [0-9.]+ ms, from [0-9.]+ to [0-9.]+ ms$")
+        self.refuses(USAGE, [m, *given[:-1], "0"], "--repeat")
+        self.refuses(USAGE, ["--check", self.path("."), "--repeat", "5"], "--repeat")
+
     def test_outputs_as_files_and_json(self):
         m = self.write("m.onnx", DIFFERENCE)
         a, b = self.write("a.npy", array([2], [5, 1])), self.write("b.npy", array([2], [2, 4]))
@@ -208,13 +230,13 @@ class onnx_run(harness.cluster_test):
         self.case("deep/good", [0, 2])
         self.case("wrong", [0, 3])
         self.case("near", [0, 2.001])
-        self.case("alien", [0, 2], nodes=[node("Relu", ["x"], ["r"]), node("NonZero", ["r"], ["y"])])
+        self.case("alien", [0, 2], nodes=[node("Relu", ["x"], ["r"]), node("Det", ["r"], ["y"])])
         self.case("unsigned", [1, 2], element=U32)
         p = self.onnx("--check", self.path("cases"), "--json", code=FAILED)
         self.assertEqual(len(p.lines["out"]), 1)
         report = json.loads(p.out)
         self.assertEqual((report["passed"], report["failed"], report["unsupported"]), (2, 1, 2))
-        self.assertEqual(report["unsupported_ops"], {"NonZero": 1, "Relu": 1})
+        self.assertEqual(report["unsupported_ops"], {"Det": 1, "Relu": 1})
         by_name = {c["name"]: c for c in report["cases"]}
         self.assertEqual({n: c["result"] for n, c in by_name.items()},
                          {"good": "passed", "near": "passed", "wrong": "failed", "alien": "unsupported", "unsigned": "unsupported"})
@@ -224,8 +246,8 @@ class onnx_run(harness.cluster_test):
         self.assertIn("uint32", by_name["unsigned"]["why"])
         text = self.onnx("--check", self.path("cases/deep"), self.path("cases/alien"))
         self.assertEqual(text.lines["out"][0], "pass         good")
-        self.assertTrue(text.lines["out"][1].startswith("unsupported  alien: NonZero: "), text.out)
-        self.assertEqual(text.lines["out"][2], "1 passed, 0 failed, 1 unsupported (NonZero 1)")
+        self.assertTrue(text.lines["out"][1].startswith("unsupported  alien: Det: "), text.out)
+        self.assertEqual(text.lines["out"][2], "1 passed, 0 failed, 1 unsupported (Det 1)")
 
     # --- devices ------------------------------------------------------------------------------------------------------
 
@@ -252,7 +274,7 @@ class onnx_run(harness.cluster_test):
     def test_cases_on_a_device_are_counted(self):
         self.case("good", [0, 2])
         self.case("wrong", [0, 3])
-        self.case("alien", [0, 2], nodes=[node("Relu", ["x"], ["r"]), node("NonZero", ["r"], ["y"])])
+        self.case("alien", [0, 2], nodes=[node("Relu", ["x"], ["r"]), node("Det", ["r"], ["y"])])
         device = ["--device", "gpu:0", "--gpus", "host:1"]
         report = json.loads(self.onnx("--check", self.path("cases"), "--json", *device, code=FAILED).out)
         self.assertEqual((report["passed"], report["failed"], report["unsupported"]), (1, 1, 1))

@@ -14,10 +14,10 @@ import onnx_run
 FAILED, USAGE, NOT_FOUND = 1, 2, 6
 
 
-def classifier(batch="N", begin=0):
+def classifier(batch="N", begin=0, weights=None):
     """Logits of three classes of eight numbers, by two layers as other programs export them: y = x W^T + b. Drawn by a seed."""
     draw = random.Random(5 + begin)
-    weights = {name: (dims, [draw.uniform(-0.4, 0.4) for _ in range(dims[0] * (dims[1] if len(dims) > 1 else 1))])
+    weights = weights or {name: (dims, [draw.uniform(-0.4, 0.4) for _ in range(dims[0] * (dims[1] if len(dims) > 1 else 1))])
                for name, dims in (("body.weight", [16, 8]), ("body.bias", [16]), ("head.weight", [3, 16]), ("head.bias", [3]))}
     nodes = [onnx_run.node("Gemm", ["x", "body.weight", "body.bias"], ["h"], transB=1), onnx_run.node("Tanh", ["h"], ["a"]),
              onnx_run.node("Gemm", ["a", "head.weight", "head.bias"], ["y"], transB=1)]
@@ -55,10 +55,70 @@ class own_loop_examples(harness.cluster_test):
         changed = {name for name, bits in saved.items() if bits != tensors(before)[name]}
         self.assertEqual(changed, {"head.weight", "head.bias"})
         self.assertEqual(set(saved), changed | {"body.weight", "body.bias"})
-        self.start_nodes(2)
+        self.finish("tune_onnx", model, "--save-onnx", self.path("here.onnx"))
+        self.start_nodes(3)
         for more in (("--threads", 2), ("--cluster", self.cluster), ("--cluster", self.cluster, "--on", "/job:worker/task:1")):
-            self.assertEqual(self.finish("tune_onnx", model, "--save", self.path("there"), *more), here, more)
+            self.assertEqual(self.finish("tune_onnx", model, "--save", self.path("there"), "--save-onnx", self.path("there.onnx"), *more), here, more)
+            with open(self.path("here.onnx"), "rb") as a, open(self.path("there.onnx"), "rb") as b:
+                self.assertEqual(a.read(), b.read(), more)
             self.assertEqual(tensors(self.path("there")), saved, more)
+
+    def outputs_of(self, model, x, rows, is_ours=True):
+        """Of onnx_run; and, of what was written by us, the same of onnxruntime, where Python has it and NumPy."""
+        file = self.write("rows.npy", onnx_run.array([rows, len(x) // rows], x))
+        p = self.run_program("onnx_run", model, "--input", file, "--output", self.path("out"), "--json")
+        self.assertEqual(p.code, 0, p.tail())
+        told = json.loads(p.out)["outputs"][0]
+        ours = onnx_run.elements_of(told["file"])[1]
+        if not is_ours:
+            return ours
+        try:
+            import numpy
+            import onnxruntime
+        except ImportError as e:
+            print(f"onnxruntime is not asked: {e}")
+            return ours
+        session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+        theirs = session.run(None, {session.get_inputs()[0].name: numpy.load(file)})[0]
+        self.assertEqual(list(theirs.shape), told["shape"])
+        for a, b in zip(ours, theirs.reshape(-1).tolist()):
+            self.assertAlmostEqual(a, b, delta=1e-4)
+        return ours
+
+    def test_a_model_that_three_nodes_tuned_is_a_file_for_others(self):
+        draw = random.Random(7)
+        x = [draw.uniform(-1, 1) for _ in range(5 * 8)]
+        model = self.write("m.onnx", classifier())
+        self.start_nodes(3)
+        self.finish("tune_onnx", model, "--cluster", self.cluster, "--tune", "body,head", "--save", self.path("w"), "--save-onnx", self.path("tuned.onnx"))
+        # The same layers with the weights that were saved beside it.
+        weights = {name: ({"body.weight": [16, 8], "body.bias": [16], "head.weight": [3, 16], "head.bias": [3]}[name], struct.unpack(f"<{len(bits) // 4}f", bits))
+                   for name, bits in tensors(self.path("w")).items()}
+        wanted = self.outputs_of(self.write("same.onnx", classifier(weights=weights)), x, 5, is_ours=False)
+        got = self.outputs_of(self.path("tuned.onnx"), x, 5)
+        self.assertEqual(len(got), 15)
+        for a, b in zip(got, wanted):
+            self.assertAlmostEqual(a, b, delta=1e-5)
+        self.assertNotEqual(got, self.outputs_of(model, x, 5, is_ours=False))
+        self.assertRegex(self.finish("tune_onnx", model, "--save-onnx", self.path("no/such/folder.onnx"), code=NOT_FOUND), "tune_onnx: .*no/such/folder.onnx")
+
+    def test_a_classifier_that_was_trained_is_a_file_for_others(self):
+        p = self.run_program("train_classifier", "--steps", 3, "--save", self.path("w"), "--save-onnx", self.path("c.onnx"))
+        self.assertEqual(p.code, 0, p.tail())
+        draw = random.Random(3)
+        row = [draw.uniform(0, 1) for _ in range(784)]
+        got = self.outputs_of(self.path("c.onnx"), row * 2, 2)
+        self.assertEqual((len(got), got[:10]), (20, got[10:]))
+        weights = {name: struct.unpack(f"<{len(bits) // 4}f", bits) for name, bits in tensors(self.path("w")).items()}
+        x = row
+        for n in (1, 2, 3):
+            w, b = weights[f"dense_{n}/weights"], weights[f"dense_{n}/bias"]
+            x = [sum(x[i] * w[i * len(b) + k] for i in range(len(x))) + b[k] for k in range(len(b))]
+            x = [max(v, 0) for v in x] if n < 3 else x
+        for a, b in zip(got, x):
+            self.assertAlmostEqual(a, b, delta=1e-3)
+        p = self.run_program("train_classifier", "--save-onnx", self.path("c.onnx"), "--save-graph", self.path("g"))
+        self.assertEqual((p.code, "nothing to write for --save-onnx" in p.err), (USAGE, True), p.tail())
 
     def test_a_tuning_goes_on_from_what_was_saved(self):
         model, other, saved = self.write("m.onnx", classifier()), self.write("other.onnx", classifier(begin=1)), self.path("saved")

@@ -158,12 +158,16 @@ void add_elementwise(rules& r) {
 namespace {
 
 values cast_to(node& n, std::int64_t to) {
-  const auto type = element_of(to);
+  const auto narrow = narrow_of(to);
+  const auto type = narrow ? std::optional(dtype::i32) : element_of(to);
   if (!type) n.refuse(fmt::format("element type {} is not supported", name_of_element(to)));
   n.ignore({"saturate", "round_mode"});  // of eight bits, which are none of our types
   // A value of its own, which is not of the narrow type.
   const auto x = n.narrow(std::size_t{0}) != 0 ? add(n.in(0), n.number(0, dtype::i32)) : n.in(0);
-  return {n.converted(x, *type)};
+  if (!narrow) return {n.converted(x, *type)};
+  // Fractions are cut off first; whole numbers keep their low bits.
+  const auto whole_one = n.converted(x, dtype::i32);
+  return {n.marked(wrapped(n, whole_one, *narrow), to)};
 }
 
 }  // namespace
@@ -185,7 +189,11 @@ void add_logic(rules& r) {
   r["Cast"] = [](node& n) -> values { return cast_to(n, n.integer("to")); };
   r["CastLike"] = [](node& n) -> values {
     n.ignore({"saturate", "round_mode"});
-    return {n.converted(n.in(0), spec(n.in(1)).type)};
+    if (n.narrow(1) != 0) return cast_to(n, n.narrow(1));
+    const auto type = spec(n.in(1)).type;
+    return {n.narrow(std::size_t{0}) != 0 && type == dtype::i32
+                ? add(n.in(0), n.number(0, dtype::i32))  // no longer of the narrow type
+                : n.converted(n.in(0), type)};
   };
   r["Identity"] = unary([](value x) { return x; });
 }

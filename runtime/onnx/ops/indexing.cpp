@@ -238,9 +238,31 @@ values one_hot_rule(node& n) {
   return {n.moved(where(is_hot, pick(1), pick(0)), rank, n.axis(n.integer("axis", -1), rank + 1))};
 }
 
+// The first elements of each sequence along an axis, as many as it is long, from the last one on.
+values reverse_sequence(node& n) {
+  const auto x = n.in(0);
+  const auto s = n.sizes(x);
+  const auto batch = n.axis(n.integer("batch_axis", 1), s.size()),
+             time = n.axis(n.integer("time_axis", 0), s.size());
+  const auto lengths = n.converted(n.in(1), dtype::i64);
+  if (batch == time || n.sizes(lengths) != integers{s[batch]})
+    n.refuse(fmt::format("lengths {} do not fit axes {} and {} of {}", to_string(spec(n.in(1))),
+                         batch, time, to_string(spec(x))));
+  integers along_batch(s.size(), 1), along_time(s.size(), 1);
+  along_batch[batch] = s[batch], along_time[time] = s[time];
+  const auto at = constant(n.g, n.made<std::int64_t>(dtype::i64, along_time, [](std::size_t i) {
+    return static_cast<std::int64_t>(i);
+  }));
+  const auto length = n.reshaped(lengths, along_batch);
+  const auto from = where(less(at, length), sub(sub(length, at), n.number(1, dtype::i64)), at);
+  const auto places = n.moved(n.expanded(from, s), time, s.size() - 1);
+  return {n.moved(take_last(n.moved(x, time, s.size() - 1), places), s.size() - 1, time)};
+}
+
 }  // namespace
 
 void add_indexing(rules& r) {
+  r["ReverseSequence"] = reverse_sequence;
   r["Gather"] = gather_rule;
   r["GatherElements"] = gather_elements;
   r["GatherND"] = gather_nd;

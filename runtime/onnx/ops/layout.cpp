@@ -84,7 +84,9 @@ values unsqueeze(node& n) {
 
 values transpose_rule(node& n) {
   const auto x = n.in(0);
-  return {spec(x).shape.rank() < 2 ? x : transpose(x, n.list("perm"))};
+  const auto order = n.list("perm");
+  return {spec(x).shape.rank() < 2 && order.size() <= spec(x).shape.rank() ? x
+                                                                           : transpose(x, order)};
 }
 
 values concat_rule(node& n) {
@@ -212,6 +214,32 @@ values pad_rule(node& n) {
   return {x};
 }
 
+// The middle of x, or x in the middle of zeros, axis by axis.
+values center_crop_pad(node& n) {
+  const auto x = n.in(0);
+  const auto s = n.sizes(x);
+  const auto wanted = n.known_integers(1);
+  auto axes = n.list("axes");
+  if (!n.has("axes"))
+    for (std::size_t i = 0; i < s.size(); ++i) axes.push_back(static_cast<std::int64_t>(i));
+  n.axes(axes, s.size());  // each once
+  if (axes.size() != wanted.size())
+    n.refuse(fmt::format("{} sizes for {} axes", wanted.size(), axes.size()));
+  std::vector<range> kept(s.size());
+  integers before(s.size()), after(s.size());
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    const auto at = n.axis(axes[i], s.size());
+    if (wanted[i] < 0) n.refuse(fmt::format("a size cannot be {}", wanted[i]));
+    if (wanted[i] < s[at]) {
+      const auto first = (s[at] - wanted[i]) / 2;
+      kept[at] = {.begin = first, .end = first + wanted[i]};
+    } else {
+      before[at] = (wanted[i] - s[at]) / 2, after[at] = wanted[i] - s[at] - before[at];
+    }
+  }
+  return {pad(slice(x, kept), before, after)};
+}
+
 values tile_rule(node& n) {
   if (n.opset < 6) n.refuse("before opset 6 it is not supported");
   return {tile(n.in(0), n.known_integers(1))};
@@ -283,6 +311,7 @@ void add_layout(rules& r) {
   r["DepthToSpace"] = depth_to_space;
   r["SpaceToDepth"] = space_to_depth;
   r["Trilu"] = trilu;
+  r["CenterCropPad"] = center_crop_pad;
 }
 
 }  // namespace troupe::onnx

@@ -112,6 +112,93 @@ values matmul_integer(node& n) {
   return {cast(cast(matmul(real(0, 2, true), real(1, 3, false)), dtype::i64), dtype::i32)};
 }
 
+// Whole numbers less their zero point, in f64, where sums of products are exact. A zero point for
+// each place along `axis` of x (none: it is broadcast as it is).
+value from_zero_point(const node& n, std::size_t i, std::size_t zero,
+                      std::optional<std::size_t> axis = {}) {
+  const auto x = n.in(i);
+  if (!n.has(zero)) return n.converted(x, dtype::f64);
+  auto z = n.converted(n.in(zero), dtype::f64);
+  if (spec(z).shape.elements() == 1) z = n.reshaped(z, {});
+  if (axis && spec(z).shape.rank() == 1) {
+    integers dims(spec(x).shape.rank(), 1);
+    dims.at(*axis) = spec(z).shape.elements();
+    z = n.reshaped(z, dims);
+  }
+  return sub(n.converted(x, dtype::f64), z);
+}
+
+// A convolution of these without a bias, with this node's attributes.
+value convolved(node& n, value x, value w) {
+  n.drop_from(2);  // zero points and scales, where a convolution has its bias
+  n.replace(0, x), n.replace(1, w);
+  return conv_of(n).at(0);
+}
+
+values conv_integer(node& n) {
+  const auto x = from_zero_point(n, 0, 2), w = from_zero_point(n, 1, 3, 0);
+  return {cast(cast(convolved(n, x, w), dtype::i64), dtype::i32)};
+}
+
+// Exact sums times a factor, to whole numbers of operand `zero`'s type.
+value requantized(const node& n, value sum, value factor, value zero) {
+  const auto type = n.narrow(zero);
+  if (type == 0 && spec(zero).type != dtype::u8)
+    n.refuse(fmt::format("zero points of {} are not supported", to_string(spec(zero))));
+  const auto narrow = narrow_of(type);
+  const narrow_type limits = narrow ? *narrow : narrow_type{8, false};
+  auto y = round(mul(cast(sum, dtype::f32), factor));
+  y = add(y, n.reshaped(n.converted(zero, dtype::f32), {}));
+  y = clip(y, static_cast<double>(limits.least()), static_cast<double>(limits.most()));
+  return narrow ? n.marked(cast(y, dtype::i32), type) : cast(y, dtype::u8);
+}
+
+value one_number(const node& n, std::size_t i) {
+  const auto v = n.in(i);
+  if (spec(v).shape.elements() != 1)
+    n.refuse(fmt::format("operand {} must be one number, and is {}", i, to_string(spec(v))));
+  return n.reshaped(n.converted(v, dtype::f32), {});
+}
+
+// x, its scale and zero point, w, its scale (one, or one for each channel) and zero point, those of
+// the result, bias.
+values linear_conv(node& n) {
+  const auto x = from_zero_point(n, 0, 2), w = from_zero_point(n, 3, 5, 0);
+  auto scale = n.converted(n.in(4), dtype::f32);
+  const auto rank = spec(n.in(0)).shape.rank();
+  if (spec(scale).shape.elements() == 1) {
+    scale = n.reshaped(scale, {});
+  } else {
+    integers dims(rank, 1);
+    if (rank > 1) dims[1] = spec(scale).shape.elements();
+    scale = n.reshaped(scale, dims);
+  }
+  const auto factor = div(mul(one_number(n, 1), scale), one_number(n, 6));
+  const auto zero = n.in(7);
+  const auto bias = n.has(8) ? n.converted(n.in(8), dtype::f64) : value{};
+  auto sum = convolved(n, x, w);
+  if (bias.is_valid()) {
+    integers dims(rank, 1);
+    if (rank > 1) dims[1] = spec(bias).shape.elements();
+    sum = add(sum, n.reshaped(bias, dims));
+  }
+  return {requantized(n, sum, factor, zero)};
+}
+
+values linear_matmul(node& n) {
+  for (const std::size_t i : {0U, 3U})
+    if (spec(n.in(i)).shape.rank() < 2) n.refuse("operands must be matrices");
+  const auto rows = spec(n.in(0)).shape.rank() - 2, columns = spec(n.in(3)).shape.rank() - 1;
+  const auto a = from_zero_point(n, 0, 2, rows), b = from_zero_point(n, 3, 5, columns);
+  const auto spread = [&](std::size_t i, bool is_row) {
+    const auto s = n.converted(n.in(i), dtype::f32);
+    if (spec(s).shape.elements() == 1) return n.reshaped(s, {});
+    return is_row && spec(s).shape.rank() == 1 ? expand_dims(s, {1}) : s;
+  };
+  const auto factor = div(mul(spread(1, true), spread(4, false)), one_number(n, 6));
+  return {requantized(n, matmul(a, b), factor, n.in(7))};
+}
+
 }  // namespace
 
 void add_quantised(rules& r) {
@@ -119,6 +206,9 @@ void add_quantised(rules& r) {
   r["QuantizeLinear"] = quantize;
   r["DynamicQuantizeLinear"] = dynamic_quantize;
   r["MatMulInteger"] = matmul_integer;
+  r["ConvInteger"] = conv_integer;
+  r["QLinearConv"] = linear_conv;
+  r["QLinearMatMul"] = linear_matmul;
 }
 
 }  // namespace troupe::onnx

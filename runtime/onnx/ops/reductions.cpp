@@ -71,6 +71,31 @@ values top(node& n) {
   return {n.moved(best, rank - 1, axis), n.moved(cast(found.indices, dtype::i64), rank - 1, axis)};
 }
 
+// Products of all elements up to each: of two, then of four, and so on.
+values cumulative_product(node& n) {
+  auto y = n.in(0);
+  const auto rank = spec(y).shape.rank();
+  const auto axis = n.axis(n.known_integer(1), rank);
+  const auto size = n.sizes(y)[axis];
+  const bool is_exclusive = n.integer("exclusive", 0) != 0, is_back = n.integer("reverse", 0) != 0;
+  const auto shifted = [&](value v, std::int64_t by) {
+    std::vector<range> part(rank);
+    part[axis].end = std::max<std::int64_t>(size - by, 0);
+    integers before(rank);
+    before[axis] = std::min(by, size);
+    return pad(slice(v, part), before, integers(rank), 1);
+  };
+  const auto turned = [&](value v) {
+    std::vector<range> part(rank);
+    part[axis] = {.begin = -1, .end = std::numeric_limits<std::int64_t>::min(), .step = -1};
+    return is_back ? slice(v, part) : v;
+  };
+  y = turned(y);
+  if (is_exclusive) y = shifted(y, 1);
+  for (std::int64_t by = 1; by < size; by *= 2) y = mul(y, shifted(y, by));
+  return {turned(y)};
+}
+
 // 1 at the first largest of an axis.
 values hardmax(node& n) {
   const auto x = n.in(0);
@@ -111,6 +136,7 @@ void add_reductions(rules& r) {
   r["ArgMax"] = arg_of([](value x, std::int64_t a) { return argmax(x, a); });
   r["ArgMin"] = arg_of([](value x, std::int64_t a) { return argmin(x, a); });
   r["CumSum"] = cumulative;
+  r["CumProd"] = widening(cumulative_product);
   r["TopK"] = widening(top);
   r["Hardmax"] = widening(hardmax);
 }

@@ -224,9 +224,8 @@ resizing attributes_of(const node& n) {
 }
 
 // Sizes keep the proportions of x where they are bounds.
-void keep_proportions(const node& n, integers& to, const integers& axes, const integers& s,
-                      std::vector<double>& scales) {
-  const auto policy = n.text("keep_aspect_ratio_policy", "stretch");
+void keep_proportions(const node& n, const std::string& policy, integers& to, const integers& axes,
+                      const integers& s, std::vector<double>& scales) {
   if (policy != "stretch" && policy != "not_larger" && policy != "not_smaller")
     n.refuse(fmt::format(
         "attribute 'keep_aspect_ratio_policy' is '{}', expected stretch, not_larger or not_smaller",
@@ -249,6 +248,7 @@ values resize(node& n) {
   const auto x = n.in(0);
   const auto s = n.sizes(x);
   const auto r = attributes_of(n);
+  const auto policy = n.text("keep_aspect_ratio_policy", "stretch");  // of sizes alone
   integers axes = n.list("axes");
   if (axes.empty()) {
     axes.resize(s.size());
@@ -270,7 +270,7 @@ values resize(node& n) {
     for (std::size_t i = 0; i < axes.size(); ++i)
       to.push_back(grown(n, s[static_cast<std::size_t>(axes[i])], scales[i]));
   else
-    keep_proportions(n, to, axes, s, scales);
+    keep_proportions(n, policy, to, axes, s, scales);
   std::vector<double> shown_part;
   if (r.transformation == "tf_crop_and_resize") {
     shown_part = known_reals(n, 1);

@@ -1,4 +1,5 @@
-// Convolutions and pooling. Images of one dimension are images of height 1.
+// Convolutions and pooling. Images of one dimension are images of height 1; those of three are in
+// volumes.cpp.
 
 #include "troupe/runtime/onnx/node.hpp"
 
@@ -20,7 +21,7 @@ struct image {
 image image_of(node& n, value x, std::string_view what) {
   const auto rank = spec(x).shape.rank();
   if (rank != 3 && rank != 4)
-    n.refuse(fmt::format("{} {}: only images of one or two dimensions are supported", what,
+    n.refuse(fmt::format("{} {}: only images of one, two or three dimensions are supported", what,
                          to_string(spec(x))));
   image i{x, rank == 3, {}};
   if (i.is_1d) i.x = expand_dims(x, {2});
@@ -123,7 +124,12 @@ value with_bias(node& n, value y) {
   return add(y, expand_dims(n.in(2), {1, 2}));
 }
 
-values conv(node& n) {
+bool is_volume(const node& n) { return n.has(0) && spec(n.in(0)).shape.rank() == 5; }
+
+}  // namespace
+
+values conv_of(node& n) {
+  if (is_volume(n)) return conv3d_of(n);
   const auto x = image_of(n, n.in(0), "operand 0"), w = image_of(n, n.in(1), "operand 1");
   if (x.is_1d != w.is_1d) n.refuse("image and kernel must have equally many dimensions");
   auto m = moves_of(n, x.is_1d, w.size);
@@ -134,7 +140,10 @@ values conv(node& n) {
   return {narrowed(with_bias(n, conv2d(x.x, w.x, options_of(m, n.integer("group", 1)))), x.is_1d)};
 }
 
+namespace {
+
 values conv_transposed(node& n) {
+  if (is_volume(n)) return conv3d_transposed_of(n);
   const auto x = image_of(n, n.in(0), "operand 0"), w = image_of(n, n.in(1), "operand 1");
   if (x.is_1d != w.is_1d) n.refuse("image and kernel must have equally many dimensions");
   auto m = moves_of(n, x.is_1d, w.size);
@@ -186,6 +195,10 @@ pool2d_options pool_options(node& n, const image& x) {
 }
 
 values average_pool(node& n) {
+  if (is_volume(n))
+    return pool3d_of(
+        n, [](value x, const pool2d_options& o) { return avg_pool2d(x, o); },
+        n.integer("count_include_pad", 0) != 0);
   const auto x = image_of(n, n.in(0), "operand 0");
   auto options = pool_options(n, x);
   options.count_padding = n.integer("count_include_pad", 0) != 0;
@@ -199,6 +212,15 @@ values max_pool(node& n) {
     n.replace(0, cast(n.in(0), dtype::f32));
     auto y = max_pool(n);
     return {cast(y[0], dtype::i32)};
+  }
+  if (is_volume(n)) {
+    n.integer("storage_order", 0);
+    if (n.wants(1))
+      n.refuse(
+          fmt::format("output 1, the places of maxima, is not supported for operand 0 {}: only for "
+                      "images of one or two dimensions",
+                      to_string(spec(n.in(0)))));
+    return pool3d_of(n, [](value x, const pool2d_options& o) { return max_pool2d(x, o); }, false);
   }
   const auto x = image_of(n, n.in(0), "operand 0");
   const bool is_by_column = n.integer("storage_order", 0) != 0;
@@ -220,6 +242,75 @@ values max_pool(node& n) {
   return {narrowed(y, x.is_1d), narrowed(n, add(at, constant(n.g, first)), x.is_1d)};
 }
 
+// (sum |x|^p)^(1/p) of each window. Zeros around x make windows that reach beyond it whole, so that
+// a mean is the sum over their size.
+values lp_pool(node& n) {
+  auto x = image_of(n, n.in(0), "operand 0");
+  const auto p = n.integer("p", 2);
+  if (p < 1 || p > 64) n.refuse(fmt::format("attribute 'p' is {}, expected 1 to 64", p));
+  auto o = pool_options(n, x);
+  integers before(4), after(4);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const auto reach = (o.window[i] - 1) * o.dilations[i] + 1, by = (*o.strides)[i];
+    const auto room = x.size[i] + o.before[i] + o.after[i] - reach;
+    if (room < 0) n.refuse(fmt::format("windows do not fit operand 0 {}", to_string(spec(x.x))));
+    const auto last = (room + (o.round_up ? by - 1 : 0)) / by * by;
+    before[2 + i] = o.before[i];
+    after[2 + i] = std::max(o.after[i], last + reach - x.size[i] - o.before[i]);
+  }
+  o.before = o.after = {0, 0};
+  o.round_up = false;
+  const auto power = n.number_like(x.x, static_cast<double>(p));
+  const auto mean = avg_pool2d(pad(pow(abs(x.x), power), before, after), o);
+  const auto sum = mul(mean, n.number_like(mean, static_cast<double>(o.window[0] * o.window[1])));
+  return {narrowed(pow(sum, reciprocal(power)), x.is_1d)};
+}
+
+values global_lp_pool(node& n) {
+  const auto x = n.in(0);
+  const auto p = n.integer("p", 2);
+  if (spec(x).shape.rank() < 3 || p < 1 || p > 64)
+    n.refuse(fmt::format("attribute 'p' is {} for operand 0 {}", p, to_string(spec(x))));
+  std::vector<std::int64_t> axes;
+  for (std::size_t i = 2; i < spec(x).shape.rank(); ++i)
+    axes.push_back(static_cast<std::int64_t>(i));
+  const auto power = n.number_like(x, static_cast<double>(p));
+  return {pow(reduce_sum(pow(abs(x), power), axes, true), reciprocal(power))};
+}
+
+// Sums of windows' columns [n, c kh kw, l], put back into images [n, c, h, w] where they were taken
+// from: a transposed convolution with ones.
+values columns_to_image(node& n) {
+  const auto x = n.in(0);
+  const auto s = n.sizes(x), size = n.known_integers(1), block = n.known_integers(2);
+  if (s.size() != 3 || size.size() != 2 || block.size() != 2)
+    n.refuse(
+        fmt::format("operand 0 is {}, with an image of [{}] and windows of [{}]: only images "
+                    "of two dimensions are supported",
+                    to_string(spec(x)), fmt::join(size, ", "), fmt::join(block, ", ")));
+  const auto m = moves_of(n, false, {block[0], block[1]});
+  two_sizes count{};
+  for (std::size_t i = 0; i < 2; ++i) {
+    const auto room = size[i] + m.before[i] + m.after[i] - m.reach(i);
+    if (size[i] < 1 || room < 0)
+      n.refuse(fmt::format("windows of [{}] do not fit an image of [{}]", fmt::join(block, ", "),
+                           fmt::join(size, ", ")));
+    count[i] = room / m.strides[i] + 1;
+  }
+  const auto window = block[0] * block[1];
+  if (s[1] % window != 0 || count[0] * count[1] != s[2])
+    n.refuse(fmt::format("operand 0 is {}, expected {} windows of {} elements for each channel",
+                         to_string(spec(x)), count[0] * count[1], window));
+  const auto channels = s[1] / window;
+  const auto ones = n.made<float>(dtype::f32, {s[1], 1, block[0], block[1]}, [&](std::size_t i) {
+    const auto at = static_cast<std::int64_t>(i);
+    return at / window % window == at % window ? 1.0F : 0.0F;
+  });
+  return {conv2d_transposed(n.reshaped(x, {s[0], s[1], count[0], count[1]}),
+                            n.converted(constant(n.g, ones), spec(x).type), size[0], size[1],
+                            options_of(m, channels))};
+}
+
 rule global_pool(value (*f)(value, std::vector<std::int64_t>, bool)) {
   return widening([f](node& n) -> values {
     const auto x = n.in(0);
@@ -235,10 +326,13 @@ rule global_pool(value (*f)(value, std::vector<std::int64_t>, bool)) {
 }  // namespace
 
 void add_windows(rules& r) {
-  r["Conv"] = widening(conv);
+  r["Conv"] = widening(conv_of);
   r["ConvTranspose"] = widening(conv_transposed);
   r["AveragePool"] = widening(average_pool);
   r["MaxPool"] = widening(max_pool);
+  r["LpPool"] = widening(lp_pool);
+  r["GlobalLpPool"] = widening(global_lp_pool);
+  r["Col2Im"] = widening(columns_to_image);
   r["GlobalAveragePool"] = global_pool(
       [](value x, std::vector<std::int64_t> a, bool k) { return reduce_mean(x, a, k); });
   r["GlobalMaxPool"] =

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cfenv>
 #include <cmath>
 #include <thread>
 
@@ -37,6 +38,15 @@ BOOST_AUTO_TEST_CASE(functions_compute_at_once) {
              w = f.e.value_of(tensor::of({1, 0, 0, 2}, {2, 2}));
   const auto y = relu(matmul(x, w)) + 1;
   BOOST_TEST(f.numbers(y) == (std::vector<float>{2, 1, 4, 1}), boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(the_arithmetic_of_the_thread_stays_as_it_was) {
+  fixture f;
+  std::fesetenv(FE_DFL_ENV);               // whatever tests before have left
+  const volatile float small = 0x1p-130F;  // kernels take it for 0
+  BOOST_TEST_REQUIRE(small * 2 != 0);
+  BOOST_TEST((f.numbers(neg(f.e.value_of(tensor::of({1}, {1})))) == std::vector<float>{-1}));
+  BOOST_TEST(small * 2 != 0);
 }
 
 BOOST_AUTO_TEST_CASE(gradients_are_values_too_and_have_gradients) {
