@@ -22,9 +22,9 @@
 // full, and so are the cores of a node (utilization law); of a step the part that is waited for
 // shrinks (Amdahl). It counts on the mend costing nothing itself.
 //
-// SL-1  Busy, starved, blocked and ready of each actor add up to 1.
-// SL-2  The answer depends on the looks only, not on the order of their lists.
-// SL-3  Fewer than looks_least looks, or a job that is not running or makes no progress, is not
+// BR-1  Busy, starved, blocked and ready of each actor add up to 1.
+// BR-2  The answer depends on the looks only, not on the order of their lists.
+// BR-3  Fewer than looks_least looks, or a job that is not running or makes no progress, is not
 //       judged.
 //
 // Source of the law: Denning, Buzen, The Operational Analysis of Queueing Network Models, 1978.

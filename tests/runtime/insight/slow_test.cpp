@@ -70,7 +70,7 @@ struct scene {
     auto a = explain_slow(looks(), "");
     BOOST_TEST_REQUIRE(bool(a), (a ? "" : a.error().text()));
     for (const auto& s : a->shares)
-      BOOST_TEST(std::abs(s.busy + s.starved + s.blocked + s.ready - 1) < 1e-9);  // SL-1
+      BOOST_TEST(std::abs(s.busy + s.starved + s.blocked + s.ready - 1) < 1e-9);  // BR-1
     return *a;
   }
 };
@@ -198,7 +198,7 @@ BOOST_AUTO_TEST_CASE(a_source_that_has_nothing_waits_for_the_outside) {
   BOOST_TEST(a.actor == "tcp");
 }
 
-BOOST_AUTO_TEST_CASE(SL_2_the_order_of_the_lists_changes_nothing) {
+BOOST_AUTO_TEST_CASE(BR_2_the_order_of_the_lists_changes_nothing) {
   const auto s = pipeline();
   auto looks = s.looks();
   const auto expected = explain_slow(looks, "pipe")->json();
@@ -206,7 +206,7 @@ BOOST_AUTO_TEST_CASE(SL_2_the_order_of_the_lists_changes_nothing) {
   BOOST_TEST(explain_slow(looks, "pipe")->json() == expected);
 }
 
-BOOST_AUTO_TEST_CASE(SL_3_few_looks_and_jobs_that_do_not_run_are_not_judged) {
+BOOST_AUTO_TEST_CASE(BR_3_few_looks_and_jobs_that_do_not_run_are_not_judged) {
   auto looks = pipeline().looks();
   looks.resize(looks_least - 1);
   auto a = explain_slow(looks, "pipe");
