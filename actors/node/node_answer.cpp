@@ -132,7 +132,7 @@ struct answerer {
   std::string thread_of(const part_entry& part, std::uint32_t actor) const {
     const auto& a = part.context->job_plan->actors[actor];
     if (runs_beside_links(a)) return "links";
-    const auto stream = worker_of(a.stream, part.context->host_streams());
+    const auto stream = worker_of(a.stream, static_cast<std::uint32_t>(view.host_streams()));
     return stream < view.stream_records.size() ? view.stream_records[stream]->name : std::string();
   }
 
@@ -156,17 +156,20 @@ struct answerer {
   // for long is waited for then.
   void show_thread(actor_snapshot& a, const part_entry& part, std::uint32_t actor) const {
     const auto& context = *part.context;
-    if (a.state == actor_state::idle) show_first_wait(a, context, actor);
+    if (part.ended_ns != 0) return;  // what its ports and threads were is gone
+    if (a.state == actor_state::idle && part.is_started) show_first_wait(a, context, actor);
     const auto at = std::ranges::find_if(a.ports, [](const auto& p) { return p.is_waiting; });
+    if (at == a.ports.end()) return;
     const auto port = static_cast<std::size_t>(at - a.ports.begin());
-    if (port >= context.records[actor]->ports.size()) return;
-    const auto is_sent = has_been_sent(context, actor, port);
+    // All readers of a buffer are on this thread, and which of them is to read next is known there.
+    const bool is_buffer = port >= context.records[actor]->ports.size();
+    const auto is_sent = is_buffer ? std::nullopt : has_been_sent(context, actor, port);
     if (is_sent == false) return;
     const part_entry* other_part = nullptr;
     const auto* other = run_by(*context.meter_of(context.job_plan->actors[actor]), other_part);
     if (other == context.records[actor].get()) return;
     const auto runs_seconds = other != nullptr ? other->seconds_in_state() : 0;
-    if (!is_sent && runs_seconds < skew_seconds) return;
+    if (is_buffer ? other == nullptr : !is_sent && runs_seconds < skew_seconds) return;
     port_snapshot thread;
     thread.name = std::string(thread_port);
     if (other != nullptr)

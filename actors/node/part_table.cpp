@@ -558,7 +558,9 @@ void part_table::start(node_id from, const start_part& s) {
   auto* part = find_running(s.job);
   if (part != nullptr && part->coordinator != from)
     return ignore(from, s.job, "start_part", part->coordinator);
-  if (part != nullptr) tell(node_.context(), part->supervisor, start_firing{});
+  if (part == nullptr) return;
+  part->is_started = true;
+  tell(node_.context(), part->supervisor, start_firing{});
 }
 
 void part_table::cut(node_id from, const begin_cut& c) {

@@ -81,6 +81,7 @@ struct part_entry {
   std::string reason{};        // why it was stopped; job_done_reason: its job is done
   bool has_failed = false;     // it has told so, and is about to be stopped
   std::size_t unbound = 0;     // links that do not know its edges yet
+  bool is_started = false;     // its actors were told to begin
   // Or will be when it has ended: its variables wait for the next epoch.
   bool is_halted = false;
   // That was to end, of which this part may be an older one: its place had to wait for our end.

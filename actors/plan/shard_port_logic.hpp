@@ -82,7 +82,7 @@ class shard_port_logic : public port_logic {
     if (w.type == shard_wait::kind::cut) record_.enter(actor_state::running);
     if (w.type == shard_wait::kind::credit)
       record_.enter(actor_state::waiting_for_credit,
-                    static_cast<std::uint32_t>(ports_.in.size()) + outlets_of_[w.index].front());
+                    static_cast<std::uint32_t>(ports_.in.size()) + missing_outlet(w.index));
   }
 
   const shard_spec& spec_;
@@ -98,6 +98,13 @@ class shard_port_logic : public port_logic {
       if (!ports_.acquire(i)) return false;
     is_claimed_[reader] = false;
     return true;
+  }
+
+  // Of a reader that waits: the first that has no credit in hand.
+  std::uint32_t missing_outlet(std::uint32_t reader) const {
+    for (const auto o : outlets_of_[reader])
+      if (!ports_.out[o].is_held) return o;
+    return outlets_of_[reader].front();
   }
 
   std::vector<std::uint8_t> is_claimed_;  // by reader: the state machine waits for this credit

@@ -80,7 +80,7 @@ class send_logic final : public port_logic {
     record_.ports.back()->credits_left.store(static_cast<std::int32_t>(credits_),
                                              std::memory_order_relaxed);
     if (is_reported_done_) return;
-    if (in.queue.is_empty() && !is_done())
+    if (in.queue.is_empty() && !is_done() && !owes_)
       record_.enter(actor_state::waiting_for_input, 0);
     else
       record_.enter(actor_state::waiting_for_credit, 1);
@@ -122,14 +122,16 @@ class receive_logic final : public port_logic {
       update_queue();
       count_firing(t);
     }
+    // The sender makes nothing more before the receipt.
+    if (owes_ && !is_reported_done_) record_.enter(actor_state::waiting_for_credit, 1 + untaken_);
     // What had arrived of a dead sender is still passed on.
     if (ports_.in[0].is_lost && ports_.in[0].queue.is_empty()) report_done();
   }
 
-  // Every consumer has given its credit back.
+  // Every consumer has given its credit back; else `untaken_` has not.
   bool takes_back() {
-    for (std::uint32_t i = 0; i < ports_.out.size(); ++i)
-      if (!ports_.acquire(i)) return false;
+    for (untaken_ = 0; untaken_ < ports_.out.size(); ++untaken_)
+      if (!ports_.acquire(untaken_)) return false;
     return true;
   }
 
@@ -141,6 +143,7 @@ class receive_logic final : public port_logic {
 
   caf::actor link_;
   bool owes_ = false;  // the sender's credit
+  std::uint32_t untaken_ = 0;
 };
 
 }  // namespace

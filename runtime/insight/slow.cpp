@@ -45,6 +45,7 @@ struct seen_actor {
   thread_name thread;
   bool is_source = false;
   std::size_t looks = 0, busy = 0, starved = 0, blocked = 0;
+  std::size_t without = 0;  // neither busy nor blocked, and its thread runs nothing else
   double busy_share() const { return looks == 0 ? 0 : double(busy) / double(looks); }
 };
 
@@ -53,7 +54,7 @@ struct group {
   std::set<std::string> nodes;
   std::vector<const seen_actor*> replicas;
   bool is_source = false;
-  double busy = 0, starved = 0, blocked = 0;  // mean of its replicas
+  double busy = 0, starved = 0, blocked = 0, without = 0;  // mean of its replicas
 };
 
 struct root_count {
@@ -94,6 +95,7 @@ void count_states(evidence& e, const cluster_snapshot& c, const job_snapshot& j)
     }
     s.busy += a.state == actor_state::running;
     s.starved += a.state == actor_state::waiting_for_input;
+    s.without += a.state == actor_state::waiting_for_input || a.state == actor_state::idle;
     s.blocked +=
         a.state == actor_state::waiting_for_credit || a.state == actor_state::waiting_for_resource;
   }
@@ -127,6 +129,7 @@ void group_actors(evidence& e) {
       g.busy += double(a->busy) / n;
       g.starved += double(a->starved) / n;
       g.blocked += double(a->blocked) / n;
+      g.without += double(a->without) / n;
     }
     e.groups.push_back(std::move(g));
   }
@@ -135,14 +138,43 @@ void group_actors(evidence& e) {
   });
 }
 
+double fetched(const cluster_snapshot& then, const cluster_snapshot& now, const job_snapshot& j) {
+  double most = 0;
+  for (const auto& a : now.actors) {
+    if (a.kind != "fetch" || !belongs(a, j)) continue;
+    const auto before = std::ranges::find(then.actors, a.id, &actor_snapshot::id);
+    if (before != then.actors.end() && before->steps < a.steps)
+      most = std::max(most, double(a.steps - before->steps));
+  }
+  return most;
+}
+
+// Processes of one host share its cores.
+void count_cores(evidence& e, const cluster_snapshot& then, const cluster_snapshot& now) {
+  if (e.seconds <= 0) return;
+  const auto host_of = [](const node_snapshot& n) {
+    return n.address.substr(0, n.address.rfind(':'));
+  };
+  std::map<std::string, double> used;
+  for (const auto& n : now.nodes) {
+    const auto before = std::ranges::find(then.nodes, n.id, &node_snapshot::id);
+    if (before == then.nodes.end() || n.cores == 0) continue;
+    used[host_of(n)] += std::max(0.0, n.cpu_seconds - before->cpu_seconds) / e.seconds;
+  }
+  for (const auto& n : now.nodes)
+    if (const auto at = used.find(host_of(n)); at != used.end() && at->second > 0 && n.cores > 0)
+      e.free_factor[n.name] = double(n.cores) / at->second;
+}
+
 evidence gather(std::span<const cluster_snapshot> looks, const std::string& id) {
   evidence e;
   const job_snapshot *first = nullptr, *last = nullptr;
+  const cluster_snapshot *first_look = nullptr, *last_look = nullptr;
   for (const auto& c : looks) {
     const auto* j = job_of(c, id);
     if (j == nullptr || j->state != job_state::running) continue;
-    if (first == nullptr) first = j;
-    last = j;
+    if (first == nullptr) first = j, first_look = &c;
+    last = j, last_look = &c;
     ++e.looks;
     count_states(e, c, *j);
     count_root(e, c, *j);
@@ -150,12 +182,9 @@ evidence gather(std::span<const cluster_snapshot> looks, const std::string& id) 
   if (first != nullptr && first->epoch == last->epoch) {
     e.seconds = last->started_seconds - first->started_seconds;
     e.steps = double(last->step) - double(std::min(first->step, last->step));
-  }
-  for (const auto& n : looks.back().nodes) {
-    const auto then = std::ranges::find(looks.front().nodes, n.id, &node_snapshot::id);
-    if (then == looks.front().nodes.end() || n.cores == 0 || e.seconds <= 0) continue;
-    const auto used = (n.cpu_seconds - then->cpu_seconds) / e.seconds;
-    if (used > 0) e.free_factor[n.name] = double(n.cores) / used;
+    // A graph that is stepped counts at its fetches.
+    if (e.steps == 0) e.steps = fetched(*first_look, *last_look, *last);
+    count_cores(e, *first_look, *last_look);
   }
   group_actors(e);
   return e;
@@ -232,15 +261,15 @@ void judge_thread(const evidence& e, const thread_name& full, slow_answer& a) {
     // Its replicas fill the threads that they are on; what else is there stays.
     std::set<thread_name> own;
     double beside = 0;
-    for (const auto* r : top->replicas) {
-      own.insert(r->thread);
-      beside = std::max(beside, e.utilization(r->thread) - r->busy_share());
-    }
+    std::map<thread_name, double> of_own;
+    for (const auto* r : top->replicas) own.insert(r->thread), of_own[r->thread] += r->busy_share();
+    for (const auto& [t, busy] : of_own) beside = std::max(beside, e.utilization(t) - busy);
     auto room = std::min(used * room_of_others(e, own), room_of_cores(e, *top));
     if (beside > 0.05) room = std::min(room, used / beside);
     const auto own_room = top->is_source ? 2.0 : double(n + 1) / double(n);
-    a.mend = top->is_source ? fmt::format("Twice as fast a source")
-                            : fmt::format("{} replicas instead of {}", n + 1, n);
+    a.mend = top->is_source
+                 ? fmt::format("Twice as fast a source")
+                 : fmt::format("{} replicas instead of {}, on a thread of its own", n + 1, n);
     a.gain = std::min(room, own_room) - 1;
   } else {
     a.mend = "Half the time in it";
@@ -294,15 +323,22 @@ void judge(const evidence& e, slow_answer& a) {
                          percent_of(a.share));
     return;
   }
+  // All sources: one beside others (a timer) may have nothing for long, and bound nothing.
+  const group* source = nullptr;
+  bool is_outside = true;
   for (const auto& g : e.groups)
-    if (g.kind == "stage" && g.is_source && g.busy + g.blocked < 1 - waited_least) {
-      a.kind = bound_kind::outside;
-      a.actor = g.name;
-      a.share = 1 - g.busy - g.blocked;
-      a.root = fmt::format("what comes from outside bounds it: {} has nothing {} of the time",
-                           g.name, percent_of(a.share));
-      return;
+    if (g.kind == "stage" && g.is_source) {
+      source = &g;
+      is_outside = is_outside && g.without >= waited_least;
     }
+  if (source != nullptr && is_outside) {
+    a.kind = bound_kind::outside;
+    a.actor = source->name;
+    a.share = source->without;
+    a.root = fmt::format("what comes from outside bounds it: {} has nothing {} of the time",
+                         source->name, percent_of(a.share));
+    return;
+  }
   judge_step(e, a);
 }
 
@@ -341,6 +377,20 @@ result<slow_answer> explain_slow(std::span<const cluster_snapshot> looks, std::s
   slow_answer a;
   a.job = j.name;
   const auto e = gather(looks, j.id);
+  const auto is_of_another_epoch = [&](const cluster_snapshot& c) {
+    const auto* seen = job_of(c, j.id);
+    return seen != nullptr && seen->epoch != j.epoch;
+  };
+  if (std::ranges::any_of(looks, is_of_another_epoch)) {
+    a.root = fmt::format("Job {}: it was placed anew while it was looked at: ask again", j.name);
+    return a;
+  }
+  if (e.looks >= looks_least && e.steps == 0) {
+    a.root = fmt::format(
+        "Job {}: no step of it has ended while it was looked at: what it waits for says troupe why",
+        j.name);
+    return a;
+  }
   if (e.looks < looks_least || e.seconds <= 0) {
     a.root = fmt::format("Job {}: it is {}, and was seen running {} time{} only", j.name,
                          to_string(j.state), e.looks, e.looks == 1 ? "" : "s");

@@ -118,6 +118,13 @@ bool wait_walk::stands(std::size_t i) const {
          now.since_seconds + 0.02 >= then.since_seconds;
 }
 
+// Whether the credits of a rank of a collective are on their way back cannot be seen.
+bool wait_walk::is_provable(std::size_t link) const {
+  const auto& waiter = *actors_[links_[link].from];
+  const auto& p = *links_[link].port;
+  return p.is_input() || p.peer_node == waiter.node || waiter.kind == "send";
+}
+
 // From process to process: what one end has sent, and the other has not seen yet.
 bool wait_walk::is_on_the_way(const actor_snapshot& waiter, const port_snapshot& port,
                               const actor_snapshot& peer) const {
@@ -247,11 +254,11 @@ std::size_t wait_walk::follow(std::size_t link_index) {
     if (marks_[next] == mark::unseen) return next;
     if (marks_[next] == mark::finished) return none;
     r.kind = root_kind::cycle;
-    r.is_settled = stands(from);
+    r.is_settled = stands(from) && is_provable(link_index);
     for (auto l = link_index; links_[l].from != next; l = reached_by_[links_[l].from]) {
       const auto before = reached_by_[links_[l].from];
       r.since_seconds = std::min(r.since_seconds, links_[before].port->since_seconds);
-      r.is_settled = r.is_settled && stands(links_[before].from);
+      r.is_settled = r.is_settled && stands(links_[before].from) && is_provable(before);
     }
     r.is_settled = r.is_settled && r.since_seconds >= skew_seconds;
     return add(r), none;

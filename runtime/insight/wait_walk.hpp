@@ -71,6 +71,7 @@ class wait_walk {
   void index_before(const cluster_snapshot& before, const job_snapshot& job);
   bool stands(std::size_t i) const;
   bool was_there(std::string_view name, std::string_view node) const;
+  bool is_provable(std::size_t link) const;
   bool is_on_the_way(const actor_snapshot& waiter, const port_snapshot& port,
                      const actor_snapshot& peer) const;
   void start();

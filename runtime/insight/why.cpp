@@ -132,7 +132,7 @@ std::string sentence(const wait_walk& walk, const wait_walk::root& r, const node
       return fmt::format("{} has waited for {}, and what it waits for is on its way from {}",
                          subject(*a), age, walk.chain(r).back().peer_node);
     case root_kind::actor_idle:
-      return fmt::format("{} is idle, for {}: nothing has reached it since", subject(*a), age);
+      return fmt::format("{} has not begun, for {}: nothing has reached it", subject(*a), age);
     default:
       if (a == nullptr)
         return fmt::format(
@@ -221,7 +221,8 @@ std::optional<progress> progress_of(const cluster_snapshot& c, const job_snapsho
     const auto at = belongs(a, j) ? by_id.find(a.id) : by_id.end();
     if (at == by_id.end()) continue;
     p.messages += a.messages_in - std::min(a.messages_in, at->second->messages_in);
-    if (a.iteration <= at->second->iteration) continue;
+    // Of the same step: each begins anew.
+    if (a.iteration <= at->second->iteration || a.steps != at->second->steps) continue;
     if (p.loop != nullptr && p.loop->iteration >= a.iteration) continue;
     p.loop = &a;
     p.rounds = a.iteration - at->second->iteration;

@@ -4,10 +4,12 @@
 import glob
 import json
 import os
+import random
 import re
 import resource
 import signal
 import subprocess
+import time
 
 import harness
 
@@ -84,6 +86,35 @@ class orderly_ends(harness.cluster_test):
                 os.remove(self.path("losses"))
         for node in self.nodes:
             self.assertTrue(node.is_running(), node.tail())
+
+    def test_signals_at_random_moments_of_many_lives_lose_nothing(self):
+        """As a batch system does it: the same command again and again. TROUPE_SIGNALS says how often (default 4), TROUPE_SEED when."""
+        self.start_nodes(2)
+        moments = random.Random(int(os.environ.get("TROUPE_SEED", "1")))
+        how = ["--workers", 2, "--shards", 2]
+        told, made = [], 0
+        for life in range(int(os.environ.get("TROUPE_SIGNALS", "4"))):
+            resume = ["--resume"] if os.path.isdir(os.path.join(self.saved, "classifier")) else []
+            p = self.start_training(*self.flags("--losses", self.path(f"losses-{life}"), *how, *resume))
+            time.sleep(moments.uniform(0.02, 1.2))
+            p.send(signal.SIGTERM)
+            # Before it has begun to listen for signals, that one ends it.
+            self.assertIn(p.wait(), (128 + signal.SIGTERM, -signal.SIGTERM), p.tail())
+            said = re.search(r"was suspended at step (\d+): ", p.err)
+            if os.path.exists(self.path(f"losses-{life}")):
+                told += self.losses(f"losses-{life}")
+            if said:
+                made = int(said.group(1))
+            # It has told each step that it keeps, and keeps each step that it has told.
+            self.assertEqual([int(s) for s, _ in told], list(range(made)), p.tail())
+        ended = []
+        for more in (["--resume"] if made else [], ["--name", "whole"]):
+            p = self.start_training(*self.flags("--losses", self.path("rest" if not ended else "whole"), *how, *more, epochs=made // 2 + 20,
+                                                folder=not ended))
+            self.assertEqual(p.wait(), FINE, p.tail())
+            ended.append(p)
+        self.assertEqual(*(self.json_of(p)["weights_hash"] for p in ended))
+        self.assertEqual(told + self.losses("rest"), self.losses("whole"))
 
     def test_programs_that_feed_are_suspended_too(self):
         for update in ("sync", "async"):

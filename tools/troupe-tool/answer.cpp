@@ -152,9 +152,9 @@ outcome answer_whole(const command& c, const cluster_snapshot& s, screen size,
 
 }  // namespace
 
-outcome answer_to(const command& c, const cluster_snapshot& snapshot, screen s,
-                  const cluster_snapshot* before) {
-  auto o = answer_whole(c, snapshot, s, before);
+namespace {
+
+void tell_what_is_missing(const command& c, const cluster_snapshot& snapshot, outcome& o) {
   for (const auto& n : snapshot.silent)
     o.err += fmt::format("troupe: node {} did not answer{}{}: what it knows is missing here\n",
                          n.name, n.reason.empty() ? "" : ": ", n.reason);
@@ -164,6 +164,14 @@ outcome answer_to(const command& c, const cluster_snapshot& snapshot, screen s,
   const bool is_partial = !snapshot.silent.empty() ||
                           (snapshot.actors_left_out > 0 && has(c.ask.parts, ask_part::actors));
   if (is_partial && o.exit_code == 0) o.exit_code = exit_partial;
+}
+
+}  // namespace
+
+outcome answer_to(const command& c, const cluster_snapshot& snapshot, screen s,
+                  const cluster_snapshot* before) {
+  auto o = answer_whole(c, snapshot, s, before);
+  tell_what_is_missing(c, snapshot, o);
   return o;
 }
 
@@ -172,6 +180,7 @@ outcome answer_slow(const command& c, std::span<const cluster_snapshot> looks) {
   if (!answer) return answer_error(answer.error());
   outcome o{0, with_newline(c.json ? answer->json() : answer->text()), {}};
   if (answer->kind == bound_kind::not_known) o.exit_code = exit_partial;
+  tell_what_is_missing(c, looks.back(), o);
   return o;
 }
 

@@ -13,6 +13,7 @@
 #include "troupe/devices/files/host_disk.hpp"
 #include "troupe/devices/host/host_device.hpp"
 #include "troupe/runtime/graph/op_table.hpp"
+#include "troupe/runtime/insight/why.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -50,34 +51,41 @@ int ask_once(const command& c) {
                         : answer_error(snapshot.error()));
 }
 
-// Looks twice: what has not changed in between was so. Who does not answer soon, and is out of the
-// reach of others, too, is not waited for; anybody else has the whole time.
+// Looks twice: what has not changed in between was so. A node that does not answer soon, and is out
+// of the reach of others, too, is told at once where the job waits for it; else the first look has
+// the whole time.
 int explain_waits(const command& c) {
   auto ask = c.ask;
   ask.timeout_ns = std::min(ask.timeout_ns, first_look_ns);
-  const auto before = ask_cluster(ask);
+  auto before = ask_cluster(ask);
   const auto is_known = [&](const silent_node& s) {
     return std::ranges::any_of(before->nodes, [&](const auto& n) {
       return n.name == s.name && n.state != node_state::alive && n.unreachable_seconds > 0;
     });
   };
-  if (before && !before->silent.empty() && std::ranges::all_of(before->silent, is_known))
-    return print(answer_to(c, *before, stdout_screen()));
+  if (before && !before->silent.empty() && std::ranges::all_of(before->silent, is_known)) {
+    const auto answer = explain(*before, c.id);
+    if (answer && answer->kind == root_kind::node_lost)
+      return print(answer_to(c, *before, stdout_screen()));
+  }
+  if (!before || !before->silent.empty()) before = ask_cluster(c.ask);
+  if (!before) return print(answer_error(before.error()));
   std::this_thread::sleep_for(std::chrono::nanoseconds(look_ns));
   const auto now = ask_cluster(c.ask);
-  return print(now ? answer_to(c, *now, stdout_screen(), before ? &*before : nullptr)
-                   : answer_error(now.error()));
+  return print(now ? answer_to(c, *now, stdout_screen(), &*before) : answer_error(now.error()));
 }
 
 // Many looks; a regular step would see a regular job at the same place each time.
 int explain_rate(const command& c) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(c.duration_ns);
   std::minstd_rand random(static_cast<unsigned>(getpid()));
+  auto ask = c.ask;
   std::vector<cluster_snapshot> looks;
   while (std::chrono::steady_clock::now() < end || looks.size() < 2) {
-    auto look = ask_cluster(c.ask);
+    auto look = ask_cluster(ask);
     if (!look) return print(answer_error(look.error()));
     looks.push_back(std::move(*look));
+    ask.timeout_ns = std::min(ask.timeout_ns, first_look_ns);  // who is slow is left out
     std::this_thread::sleep_for(std::chrono::nanoseconds(
         slow_look_ns / 2 + static_cast<std::int64_t>(random() % (slow_look_ns / 1000)) * 1000));
   }

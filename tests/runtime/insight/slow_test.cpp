@@ -98,7 +98,7 @@ BOOST_AUTO_TEST_CASE(a_busy_stage_is_named_with_whom_it_starves_and_what_a_repli
   BOOST_TEST(std::abs(a.rate - 200) < 1e-6);
   BOOST_TEST(a.root ==
              "Job pipe, 200 items/s: decode bounds it: busy 96 %; it starves train (40 %) and "
-             "blocks read (80 %). 2 replicas instead of 1: +60 %");
+             "blocks read (80 %). 2 replicas instead of 1, on a thread of its own: +60 %");
   BOOST_TEST(std::abs(a.gain - 0.6) < 0.01);  // then train is full
   BOOST_TEST(has(a.text(), "\n  decode    96 %      2 %      0 %    2 %"), a.text());
   BOOST_TEST(has(a.json(), "\"busy_ratio\":0.96"));
@@ -111,7 +111,7 @@ BOOST_AUTO_TEST_CASE(replicas_are_one_stage_and_a_further_one_gives_its_part) {
   s.parts[2].busy = 30, s.parts[2].starved = 70;
   const auto a = s.explain();
   BOOST_TEST(a.actor == "decode");
-  BOOST_TEST(a.mend == "3 replicas instead of 2");
+  BOOST_TEST(a.mend == "3 replicas instead of 2, on a thread of its own");
   BOOST_TEST(std::abs(a.gain - 0.5) < 0.01);
 }
 
@@ -219,6 +219,21 @@ BOOST_AUTO_TEST_CASE(BR_3_few_looks_and_jobs_that_do_not_run_are_not_judged) {
   BOOST_TEST((a->kind == bound_kind::not_known));
   BOOST_TEST(has(a->root, "it is done"));
   BOOST_TEST((explain_slow(looks, "").error().code() == error_code::not_found));
+  // Nor one that stands still, or was placed anew.
+  looks = pipeline().looks();
+  for (auto& c : looks) c.jobs[0].step = 7;
+  a = explain_slow(looks, "pipe");
+  BOOST_TEST_REQUIRE(bool(a));
+  BOOST_TEST((a->kind == bound_kind::not_known));
+  BOOST_TEST(has(a->root, "no step of it has ended"), a->root);
+  looks = pipeline().looks();
+  for (std::size_t i = 50; i < looks.size(); ++i) looks[i].jobs[0].epoch = 2;
+  a = explain_slow(looks, "pipe");
+  BOOST_TEST_REQUIRE(bool(a));
+  BOOST_TEST((a->kind == bound_kind::not_known));
+  BOOST_TEST(has(a->root, "it was placed anew"), a->root);
+  looks = pipeline().looks();
+  for (auto& c : looks) c.jobs[0].state = job_state::done;
   BOOST_TEST((explain_slow(looks, "moon").error().code() == error_code::not_found));
   BOOST_TEST((explain_slow({}, "").error().code() == error_code::usage));
   auto two = pipeline().looks();

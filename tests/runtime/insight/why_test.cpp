@@ -414,7 +414,7 @@ BOOST_AUTO_TEST_CASE(an_idle_actor_at_the_end_says_that_nothing_reached_it) {
   s.waits("loss", "c1", {in("w0/send", "n1", 5.0)}, "fetch");
   s.add("w0/send", "n1", actor_state::idle, 5.5, "send");
   BOOST_TEST((s.explain().kind == root_kind::actor_idle));
-  BOOST_TEST(has(s.explain().root, "send w0/send (n1.1) on node n1 is idle, for 5.5 s"));
+  BOOST_TEST(has(s.explain().root, "send w0/send (n1.1) on node n1 has not begun, for 5.5 s"));
 }
 
 BOOST_AUTO_TEST_CASE(a_wait_without_a_name_is_unexplained) {
