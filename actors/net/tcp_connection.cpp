@@ -612,7 +612,7 @@ void tcp_connection::refuse_plainly(refusal why, const std::string& text) {
   shared_->faults.count(frame_fault::protection);
   word_.withdraw();
   linger();
-  report(error(error_code::denied, text), frame_fault::protection);
+  say_last_words(error(error_code::denied, text));
 }
 
 void tcp_connection::protection_failed() {
@@ -624,8 +624,16 @@ void tcp_connection::protection_failed() {
   shared_->faults.count(frame_fault::protection);
   word_.withdraw();
   linger();
-  report(error(has_spoken_ ? error_code::failed : error_code::denied, text),
-         frame_fault::protection);
+  const bool is_final = !has_spoken_ && tls_->is_verdict();
+  say_last_words(error(is_final ? error_code::denied : error_code::failed, text));
+}
+
+// Before the owner hears of it, who may let go of the connection at once.
+void tcp_connection::say_last_words(error why) {
+  auto* owner = std::exchange(handler_, nullptr);
+  writable_ = nullptr;
+  write_some();
+  if (owner != nullptr) owner->on_closed(why, frame_fault::protection);
 }
 
 void tcp_connection::report(error why, frame_fault fault) {

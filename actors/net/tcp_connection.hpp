@@ -116,6 +116,7 @@ class tcp_connection final : public io_loop::fd_handler,
   void lost(error why, frame_fault fault);
   void refuse_plainly(refusal why, const std::string& text);
   void protection_failed();
+  void say_last_words(error why);
   void linger();
   void report(error why, frame_fault fault);
   void no_stranger_any_more();

@@ -389,18 +389,21 @@ void tls_channel::fail() {
   if (code != 0 && ERR_GET_LIB(code) == ERR_LIB_SSL && reason > SSL_AD_REASON_OFFSET) {
     note(refusal::protection, says_alert(reason - SSL_AD_REASON_OFFSET));
   } else if (was_open) {
+    is_verdict_ = why_ != refusal::none;
     note(refusal::protection,
          fmt::format("bytes of a protected connection were changed, left out or put in on the way "
                      "({})",
                      words != nullptr ? words : "TLS"));
   } else if (reason == SSL_R_BINDER_DOES_NOT_VERIFY) {
     note(refusal::wrong_token,
-         fmt::format("wrong token for cluster '{}': use the same --token-file on all of its nodes",
+         fmt::format("wrong token for cluster '{}': use the same --token-file on all of its nodes "
+                     "(or the first message was changed on the way)",
                      keys.cluster));
   } else if (reason == SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE) {
     note(refusal::protection,
          "the peer shows no certificate: give it --tls-certificate, --tls-key and --tls-ca");
   } else {
+    is_verdict_ = why_ != refusal::none;
     note(refusal::protection,
          fmt::format("the first bytes of a protected connection are wrong ({}): they were changed "
                      "on the way, or the peer is no process of Troupe",

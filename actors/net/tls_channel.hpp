@@ -15,8 +15,9 @@
 // TLS-3  A failure of the handshake at the acceptor that comes before its first answer leaves no
 // byte
 //       in to_wire(): who uses it may tell the reason in plain bytes.
-// TLS-4  Takes a bounded amount of memory: about 32 KiB in OpenSSL, the space for bytes of the wire
-//       (a record until allow_large_reads()), and what send() has encrypted and nobody has written.
+// TLS-4  Takes a bounded amount of memory: about 32 KiB in OpenSSL, and until it is open as much as
+//       the first message says, at most 128 KiB; the space for bytes of the wire (a record until
+//       allow_large_reads()), and what send() has encrypted and nobody has written.
 // TLS-5  Keys for sending change after `rekey_records` records, long before the limit of AES-GCM
 //       (RFC 8446, 5.5).
 //
@@ -88,6 +89,8 @@ class tls_channel {
   // When failed: for the peer and for people.
   refusal why() const noexcept { return why_; }
   const std::string& reason() const noexcept { return reason_; }
+  // Whether it will be so the next time, too: what was changed on the way may not be.
+  bool is_verdict() const noexcept { return is_verdict_; }
   // Whether the other end knows by what is in to_wire(), or has said it itself.
   bool has_answered() const noexcept;
 
@@ -106,6 +109,7 @@ class tls_channel {
   status status_ = status::handshaking;
   refusal why_ = refusal::none;
   std::string reason_;
+  bool is_verdict_ = true;
   std::vector<std::byte> gathered_;  // less than a record
   std::uint64_t rekey_records_;
   std::uint64_t records_ = 0;  // since keys were changed

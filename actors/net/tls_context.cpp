@@ -68,6 +68,7 @@ openssl_ptr<SSL_CTX, SSL_CTX_free> make_ssl() {
   SSL_CTX_clear_options(ssl.get(), SSL_OP_ENABLE_MIDDLEBOX_COMPAT);
   SSL_CTX_set_session_cache_mode(ssl.get(), SSL_SESS_CACHE_OFF);
   SSL_CTX_set_max_early_data(ssl.get(), 0);
+  SSL_CTX_set_max_cert_list(ssl.get(), 32 << 10);  // of a peer that has proven nothing yet
   // Also with a shared key: a peer that shows a certificate instead is not trusted.
   SSL_CTX_set_verify(ssl.get(), SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
   SSL_CTX_set_client_hello_cb(ssl.get(), &on_client_hello, nullptr);
@@ -81,11 +82,15 @@ result<void> check_file(const char* flag, const std::string& path, bool is_secre
   struct stat of{};
   if (::stat(path.c_str(), &of) != 0 || ::access(path.c_str(), R_OK) != 0) {
     const int number = errno;
-    return error(number == ENOENT ? error_code::not_found : error_code::usage,
+    return error(error_code::usage,
                  fmt::format("{} {}: {}", flag, path, std::generic_category().message(number)));
   }
   if (!S_ISREG(of.st_mode))
     return error(error_code::usage, fmt::format("{} {}: is not a file", flag, path));
+  if (is_secret && of.st_uid != ::geteuid() && of.st_uid != 0)
+    return error(error_code::denied,
+                 fmt::format("{} {}: belongs to user {}, and this process runs as user {}", flag,
+                             path, of.st_uid, ::geteuid()));
   if (is_secret && (of.st_mode & 077) != 0)
     return error(error_code::denied,
                  fmt::format("{} {}: others may read or write it (mode {:o}); run: chmod 600 {}",

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <limits>
@@ -290,6 +291,11 @@ result<void> save_model(session& s, const onnx_model& m, const named_values& inp
   graph g(s.ops());
   const auto built = m.build(g, {.values = inputs});
   if (!built) return error(built.error().code(), built.error().message());
+  if (!built->fixed.empty())
+    fmt::print(stderr,
+               "onnx_run: the saved model holds for these values of {} alone: its ops take them "
+               "while the graph is built\n",
+               fmt::join(built->fixed, ", "));
   auto saved = save_onnx(g, built->outputs, path, {.inputs = built->inputs});
   if (!saved) return error(saved.error().code(), saved.error().message());
   return saved;

@@ -31,13 +31,21 @@ std::string number_like_operand(const written_op& o, std::size_t operand, double
 
 // --- element by element ---
 
-// Whole numbers by 0 are 0.
+// Whole numbers by 0 are 0, and the least one by -1 is itself, where other readers end.
 names write_div(const written_op& o) {
   if (!whole.has(o.operand(0).type)) return {o.w.add("Div", o.in)};
   const auto zero = o.w.number(0, o.operand(1).type), one = o.w.number(1, o.operand(1).type);
   const auto is_0 = o.w.add("Equal", {o.in[1], zero});
-  const auto quotient = o.w.add("Div", {o.in[0], o.w.add("Where", {is_0, one, o.in[1]})});
-  return {o.w.add("Where", {is_0, zero, quotient})};
+  const auto type = o.operand(0).type;
+  if (type != dtype::i32 && type != dtype::i64) {
+    const auto quotient = o.w.add("Div", {o.in[0], o.w.add("Where", {is_0, one, o.in[1]})});
+    return {o.w.add("Where", {is_0, zero, quotient})};
+  }
+  const auto is_minus_1 = o.w.add("Equal", {o.in[1], o.w.number(-1, type)});
+  const auto is_odd = o.w.add("Or", {is_0, is_minus_1});
+  const auto quotient = o.w.add("Div", {o.in[0], o.w.add("Where", {is_odd, one, o.in[1]})});
+  const auto of_minus_1 = o.w.add("Where", {is_minus_1, o.w.add("Neg", {o.in[0]}), quotient});
+  return {o.w.add("Where", {is_0, zero, of_minus_1})};
 }
 
 // e^x - 1 of small x by (e^x - 1) = 2 t / (1 - t) with t = tanh(x / 2), which keeps its digits.
@@ -425,6 +433,8 @@ names write_transpose(const written_op& o) {
   if (order.empty())
     for (auto i = static_cast<std::int64_t>(o.rank(0)); i-- > 0;) order.push_back(i);
   if (order.empty()) return {o.in[0]};
+  for (auto& axis : order)
+    if (axis < 0) axis += static_cast<std::int64_t>(o.rank(0));
   return {o.w.add("Transpose", o.in, {{"perm", order}})};
 }
 

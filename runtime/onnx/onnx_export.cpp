@@ -58,7 +58,7 @@ class exporter {
     for (std::size_t i = 0; i < w_.data.size(); ++i) {
       auto& to = *w_.graph.mutable_initializers(static_cast<int>(i));
       const auto from = w_.data[i].bytes();
-      if (file.empty()) {
+      if (file.empty() || !is_beside(from)) {
         to.set_raw(std::string(reinterpret_cast<const char*>(from.data()), from.size()));
         continue;
       }
@@ -73,16 +73,25 @@ class exporter {
       at += from.size();
     }
     m.mutable_graph()->Swap(&w_.graph);
-    return m.SerializeAsString();
+    std::string out;
+    if (!m.SerializeToString(&out))
+      throw not_written{
+          "the model takes 2 GiB or more in one file, which its format does not allow"};
+    return out;
   }
 
   std::vector<std::span<const std::byte>> pieces() const {
     std::vector<std::span<const std::byte>> all;
-    for (const auto& t : w_.data) all.push_back(t.bytes());
+    for (const auto& t : w_.data)
+      if (is_beside(t.bytes())) all.push_back(t.bytes());
     return all;
   }
 
  private:
+  // Shapes and axes stay in the model: readers want their values while they infer shapes, when they
+  // have not opened other files.
+  static bool is_beside(std::span<const std::byte> data) { return data.size() >= 1024; }
+
   void check_names() {
     if (outputs_.empty()) throw not_written{"a model has at least one output"};
     const auto check = [&](const onnx_value& v, std::string_view what) {
@@ -234,10 +243,15 @@ auto exported(const troupe::graph& g, std::span<const onnx_value> outputs,
 }  // namespace
 }  // namespace onnx
 
+namespace {
+// The format ends at 2 GiB; beside tensors there are names and ops.
+constexpr std::uint64_t in_one_file_max = std::uint64_t{2032} << 20;
+}  // namespace
+
 result<std::string> write_onnx(const graph& g, std::span<const onnx_value> outputs,
                                const onnx_save_options& options, source_location where) {
   return onnx::exported(g, outputs, options, where, [&](onnx::exporter& e) -> result<std::string> {
-    if (e.data_bytes() > options.file_bytes_max)
+    if (e.data_bytes() > std::min(options.file_bytes_max, in_one_file_max))
       return error(error_code::usage,
                    fmt::format("write_onnx: all tensors take {} bytes, and file_bytes_max is {}: "
                                "save_onnx() writes them beside the model",
@@ -256,7 +270,7 @@ result<void> save_onnx(const graph& g, std::span<const onnx_value> outputs, cons
                        const onnx_save_options& options, source_location where) {
   return onnx::exported(g, outputs, options, where, [&](onnx::exporter& e) -> result<void> {
     std::string file;
-    if (e.data_bytes() > options.file_bytes_max) {
+    if (e.data_bytes() > std::min(options.file_bytes_max, in_one_file_max) && !e.pieces().empty()) {
       file = std::filesystem::path(path).filename().string() + ".data";
       const auto beside = (std::filesystem::path(path).parent_path() / file).string();
       if (auto saved = host::replace_file(beside, e.pieces()); !saved) return saved;

@@ -84,6 +84,9 @@ class builder final : public body_builder {
       } catch (const std::bad_alloc&) {
         throw stop{fmt::format("{}: there is no memory left for it", described(i)), "",
                    error_code::failed};
+      } catch (const std::exception& e) {
+        throw stop{fmt::format("{}: it is nothing that can be built ({})", described(i), e.what()),
+                   "", error_code::failed};
       }
     }
     return result();
@@ -316,7 +319,8 @@ class builder final : public body_builder {
                 "QLinearMatMul",  "QLinearConv",      "Cast",          "CastLike"},
         unknowing{"If", "Loop", "Scan"};
     const std::size_t carrier = op == "Where" ? 1 : op == "OneHot" ? 2 : 0;
-    const auto type = knowing.contains(op) ? 0 : n.narrow(carrier);
+    const bool says_type = knowing.contains(op) || (op == "EyeLike" && n.has("dtype"));
+    const auto type = says_type ? 0 : n.narrow(carrier);
     if (unknowing.contains(op))
       for (std::size_t i = 0; i < n.inputs(); ++i)
         if (n.narrow(i) != 0)

@@ -172,8 +172,16 @@ void handshake::on_refuse(std::span<const std::byte> header) {
   const auto code = header.empty() ? 0U : std::to_integer<unsigned>(header[0]);
   const auto text = header.subspan(std::min<std::size_t>(header.size(), 1));
   is_by_peer_ = true;
-  end(code == 0 || code >= refusal_count ? refusal::malformed : static_cast<refusal>(code),
-      error_code::denied,
+  const auto why =
+      code == 0 || code >= refusal_count ? refusal::malformed : static_cast<refusal>(code);
+  // What a member says of our life and of a link counts from who has proven itself: anybody who
+  // answers at its address could end them else.
+  const bool is_of_members = why == refusal::held_dead || why == refusal::forgotten ||
+                             why == refusal::crossing || why == refusal::itself;
+  if (is_of_members && !is_proven())
+    return end(refusal::lost, error_code::unreachable,
+               "it was refused by somebody who has not proven to be of the cluster", false);
+  end(why, error_code::denied,
       fmt::format("refused by the peer: {}",
                   printable(text.first(std::min(text.size(), reason_bytes_max)))),
       false);

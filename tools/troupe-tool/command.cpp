@@ -27,8 +27,8 @@ constexpr std::string_view footer =
     "not answer, 5 denied, 6 no such object. Start a cluster with: troupe-node &";
 
 constexpr std::string_view global_flags =
-    "Every verb takes --cluster NAME, --join HOST:PORT, --token-file FILE, --tls, --json and --timeout DURATION too:\n"
-    "troupe --help explains them.\n";
+    "Every verb takes --cluster NAME, --join HOST:PORT, --token-file FILE, --json, --timeout DURATION and\n"
+    "what protects connections (--tls, ..) too: troupe --help explains them.\n";
 
 struct texts {
   std::string timeout, kind, condition, doing, update, fuse, replicas, seconds = "1",

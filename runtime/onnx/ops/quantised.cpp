@@ -121,6 +121,8 @@ value from_zero_point(const node& n, std::size_t i, std::size_t zero,
   auto z = n.converted(n.in(zero), dtype::f64);
   if (spec(z).shape.elements() == 1) z = n.reshaped(z, {});
   if (axis && spec(z).shape.rank() == 1) {
+    if (*axis >= spec(x).shape.rank())
+      n.refuse(fmt::format("operand {} is {}, and has several zero points", i, to_string(spec(x))));
     integers dims(spec(x).shape.rank(), 1);
     dims.at(*axis) = spec(z).shape.elements();
     z = n.reshaped(z, dims);

@@ -170,6 +170,7 @@ values conv3d_transposed_of(node& n) {
   // is then put where it belongs.
   const auto flat =
       n.reshaped(transpose(n.in(0), {0, 2, 1, 3, 4}), {s[0] * s[2], s[1], s[3], s[4]});
+  if (groups > s[1]) n.refuse(fmt::format("{} groups of {} channels", groups, s[1]));
   const auto channels = w[1] * groups;
   const auto each = conv2d_transposed(
       flat, n.reshaped(n.in(1), {w[0], w[1] * w[2], w[3], w[4]}), whole_one[1], whole_one[2],

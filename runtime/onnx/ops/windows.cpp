@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 namespace troupe::onnx {
 namespace {
@@ -254,7 +255,8 @@ values lp_pool(node& n) {
     const auto reach = (o.window[i] - 1) * o.dilations[i] + 1, by = (*o.strides)[i];
     const auto room = x.size[i] + o.before[i] + o.after[i] - reach;
     if (room < 0) n.refuse(fmt::format("windows do not fit operand 0 {}", to_string(spec(x.x))));
-    const auto last = (room + (o.round_up ? by - 1 : 0)) / by * by;
+    auto last = (room + (o.round_up ? by - 1 : 0)) / by * by;
+    if (last >= x.size[i] + o.before[i]) last -= by;  // none begins behind the image
     before[2 + i] = o.before[i];
     after[2 + i] = std::max(o.after[i], last + reach - x.size[i] - o.before[i]);
   }
@@ -288,11 +290,15 @@ values columns_to_image(node& n) {
         fmt::format("operand 0 is {}, with an image of [{}] and windows of [{}]: only images "
                     "of two dimensions are supported",
                     to_string(spec(x)), fmt::join(size, ", "), fmt::join(block, ", ")));
+  for (const auto side : {size[0], size[1], block[0], block[1]})
+    if (side < 1 || side > std::numeric_limits<std::int32_t>::max())
+      n.refuse(fmt::format("an image of [{}] or windows of [{}] cannot be", fmt::join(size, ", "),
+                           fmt::join(block, ", ")));
   const auto m = moves_of(n, false, {block[0], block[1]});
   two_sizes count{};
   for (std::size_t i = 0; i < 2; ++i) {
     const auto room = size[i] + m.before[i] + m.after[i] - m.reach(i);
-    if (size[i] < 1 || room < 0)
+    if (size[i] < 1 || room < 0 || room / m.strides[i] > s[2])
       n.refuse(fmt::format("windows of [{}] do not fit an image of [{}]", fmt::join(block, ", "),
                            fmt::join(size, ", ")));
     count[i] = room / m.strides[i] + 1;

@@ -399,7 +399,7 @@ BOOST_AUTO_TEST_CASE(files_that_are_of_no_use_are_named_with_their_flag) {
   says(o, error_code::usage, "--tls-key is missing");
   o = good;
   o.certificate = f.path + "/none";
-  says(o, error_code::not_found, "--tls-certificate " + f.path + "/none: No such file");
+  says(o, error_code::usage, "--tls-certificate " + f.path + "/none: No such file");
   o = good;
   o.ca = f.path;
   says(o, error_code::usage, "is not a file");

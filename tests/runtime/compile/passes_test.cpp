@@ -128,6 +128,23 @@ BOOST_AUTO_TEST_CASE(folding_leaves_the_arithmetic_of_the_thread_as_it_was) {
   BOOST_TEST(small * 2 != 0);
 }
 
+// A number that no kernel has is none when it is computed before, either.
+BOOST_AUTO_TEST_CASE(what_is_folded_has_the_arithmetic_of_a_step) {
+  fixture f;
+  const auto row = constant(f.g, tensor::of({1e-30F, 2}, {2}), "row");
+  const auto small = constant(f.g, tensor::of({1e-10F, 3}, {2}), "small");
+  const auto roots = f.flow_of({mul(row, small)});
+  std::fesetenv(FE_DFL_ENV);
+  const auto after = troupe::passes::fold(roots, f.ops);
+  BOOST_TEST_REQUIRE(after.ops.size() == 1U);
+  const auto bytes = after.ops[0].attrs.data("data");
+  std::array<float, 2> numbers{};
+  BOOST_TEST_REQUIRE(bytes.view().size() == sizeof numbers);
+  std::memcpy(numbers.data(), bytes.view().data(), sizeof numbers);
+  BOOST_TEST(numbers[0] == 0.0F);
+  BOOST_TEST(numbers[1] == 6.0F);
+}
+
 BOOST_AUTO_TEST_CASE(tensors_are_folded_with_their_bytes) {
   fixture f;
   const auto x = f.x();

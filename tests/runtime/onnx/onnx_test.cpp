@@ -1251,6 +1251,13 @@ std::vector<op_case> volume_and_grid_cases() {
        {{"kernel_shape", list{2}}, {"p", std::int64_t{1}}, {"strides", list{2}}},
        {f({1, 2, 2}, {5, 2, 3, 4})},
        20},
+      // No window begins behind the image.
+      {"LpPool",
+       {f({1, 1, 2}, {3, -4})},
+       1,
+       {{"kernel_shape", list{1}}, {"strides", list{2}}, {"ceil_mode", std::int64_t{1}}},
+       {f({1, 1, 1}, {3})},
+       22},
       {"GlobalLpPool",
        {f({1, 2, 2, 3}, {1, -1, -2, 1, -3, 1, 2, 1, -3, 0, -1, 0})},
        1,

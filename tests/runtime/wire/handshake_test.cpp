@@ -328,6 +328,18 @@ BOOST_AUTO_TEST_CASE(HS_3_a_silent_peer_is_refused_after_two_seconds) {
   BOOST_TEST((h.reason().code() == error_code::timed_out));
 }
 
+// Anybody who answers at a member's address could end a life or a link by one frame.
+BOOST_AUTO_TEST_CASE(what_only_members_may_say_counts_from_who_has_proven_itself) {
+  for (const auto said :
+       {refusal::held_dead, refusal::forgotten, refusal::crossing, refusal::itself}) {
+    pair p(caller(), called());
+    p.initiator.on_frame(frame_kind::refuse, encode_refusal(said, "give way"));
+    BOOST_TEST((p.initiator.state() == status::refused));
+    BOOST_TEST((p.initiator.why() == refusal::lost));
+    BOOST_TEST(!has(p.initiator, "give way"));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(an_owner_may_refuse_a_proven_peer) {
   pair p(caller(), called());
   p.accepts = false;

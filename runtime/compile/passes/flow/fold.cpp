@@ -4,13 +4,13 @@
 
 #include "troupe/devices/host/host_device.hpp"
 #include "troupe/devices/host/host_kernels.hpp"
+#include "troupe/devices/host/kernel_arithmetic.hpp"
 #include "troupe/devices/kernel.hpp"
 #include "troupe/runtime/compile/passes/passes.hpp"
 #include "troupe/runtime/graph/ops/op_rows.hpp"
 
 #include <fmt/format.h>
 
-#include <cfenv>
 #include <cmath>
 #include <new>
 #include <optional>
@@ -18,18 +18,6 @@
 
 namespace troupe::passes {
 namespace {
-
-// Kernels may set the arithmetic of their thread, which here is the caller's: it comes back.
-class kept_arithmetic {
- public:
-  kept_arithmetic() noexcept { std::fegetenv(&before_); }
-  ~kept_arithmetic() { std::fesetenv(&before_); }
-  kept_arithmetic(const kept_arithmetic&) = delete;
-  kept_arithmetic& operator=(const kept_arithmetic&) = delete;
-
- private:
-  std::fenv_t before_{};
-};
 
 constexpr std::size_t bytes_max = 64 << 10;  // operands and results of one op
 
@@ -84,7 +72,7 @@ class folder {
 
   // nullopt: an index that is outside, for example. The step will say so, with the user's line.
   std::optional<tensor> result_of(const flow_op& op, const std::vector<tensor>& in) {
-    const kept_arithmetic of_the_caller;
+    const kernel_arithmetic as_in_a_step;
     if (!kernels_) kernels_ = make_host_kernels(), device_.emplace();
     const auto* kernel = kernels_->find(op.type);
     if (kernel == nullptr) return std::nullopt;
