@@ -86,11 +86,12 @@ BOOST_AUTO_TEST_CASE(the_keys_of_lists_are_those_that_are_documented) {
   };
   BOOST_TEST(
       keys("list nodes --json") ==
-      "id name pid kind job address devices labels incarnation state reason unreachable_seconds reaches ");
+      "id name pid kind job address devices labels incarnation state reason unreachable_seconds reaches "
+      "cores cpu_seconds ");
   BOOST_TEST(
       keys("list actors --json") ==
       "id kind name node job job_id state since_seconds messages_in messages_out bytes_in bytes_out busy_ratio "
-      "queue steps ports ");
+      "queue steps iteration thread ports ");
   BOOST_TEST(
       keys("list jobs --json") ==
       "id name state workers shards update step steps started_seconds ended_seconds client participants cause epoch recoveries checkpoints ");
