@@ -18,12 +18,13 @@ namespace troupe {
 
 namespace {
 
-constexpr double full_least = 0.85;     // a thread that bounds the rate
-constexpr double waited_least = 0.5;    // of the looks, for the program, the outside or a link
-constexpr double alone_least = 0.9;     // of a thread's time: it has the thread for itself
-constexpr double told_least = 0.2;      // starved or blocked by what bounds the rate
-constexpr std::size_t told_max = 3;     // of those, by name
-constexpr std::size_t shares_max = 12;  // in the text; JSON has all
+constexpr double full_least = 0.85;        // a thread that bounds the rate
+constexpr double waited_least = 0.5;       // of the looks, for the program, the outside or a link
+constexpr double on_the_way_least = 0.05;  // seconds: answers of one look are closer
+constexpr double alone_least = 0.9;        // of a thread's time: it has the thread for itself
+constexpr double told_least = 0.2;         // starved or blocked by what bounds the rate
+constexpr std::size_t told_max = 3;        // of those, by name
+constexpr std::size_t shares_max = 12;     // in the text; JSON has all
 
 std::string percent_of(double x) { return fmt::format("{:.0f} %", x * 100); }
 
@@ -108,7 +109,8 @@ void count_root(evidence& e, const cluster_snapshot& c, const job_snapshot& j) {
   if (walk.roots().empty()) return;
   const auto& r = walk.roots().front();
   if (r.kind == root_kind::program_feed || r.kind == root_kind::program_fetch) ++e.roots.program;
-  if (r.kind == root_kind::on_the_way) ++e.roots.link;
+  // What was sent between the answers of two nodes looks as if it were on its way.
+  if (r.kind == root_kind::on_the_way && r.since_seconds >= on_the_way_least) ++e.roots.link;
   if (r.kind == root_kind::actor_running && walk.actor(r) != nullptr)
     ++e.roots.running[{std::string(base_of(*walk.actor(r))), std::string(r.node)}];
 }
