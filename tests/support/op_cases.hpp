@@ -250,8 +250,6 @@ inline std::optional<drawn_case> draw(drawer& d, const std::string& type, const 
     for (std::size_t i = order.size(); i > 1; --i)
       std::swap(order[i - 1],
                 order[static_cast<std::size_t>(d.below(static_cast<std::int64_t>(i)))]);
-    for (auto& axis : order)
-      if (d.below(3) == 0) axis -= static_cast<std::int64_t>(s.size());
     if (!d.coin()) c.attrs = {{"order", order}};
   } else if (type == "slice" || type == "put_slice") {
     const auto s = d.sizes();

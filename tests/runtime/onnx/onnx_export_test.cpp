@@ -313,6 +313,22 @@ BOOST_AUTO_TEST_CASE(OE_1_layers_come_back_for_any_batch_that_the_bound_allows) 
                {{"image", d.values(dtype::f32, {n, 2, 9, 7})}}, weights);
 }
 
+// Other readers take no axis that is counted from the end there.
+BOOST_AUTO_TEST_CASE(axes_of_a_transpose_are_counted_from_the_beginning) {
+  const auto ops = make_op_table();
+  graph g(ops);
+  const auto x = input(g, {dtype::f32, {2, 3, 4}}, "x");
+  const auto bytes = write_onnx(g, std::vector<onnx_value>{{"y", transpose(x, {-1, 0, -2})}});
+  BOOST_TEST_REQUIRE(bool(bytes), (bytes ? "" : bytes.error().text()));
+  onnx_format::Model m;
+  BOOST_TEST_REQUIRE(m.ParseFromString(*bytes));
+  std::vector<std::int64_t> order;
+  for (const auto& n : m.graph().nodes())
+    for (const auto& a : n.attributes())
+      if (a.name() == "perm") order.assign(a.integers().begin(), a.integers().end());
+  BOOST_TEST(order == (std::vector<std::int64_t>{2, 0, 1}), boost::test_tools::per_element());
+}
+
 BOOST_AUTO_TEST_CASE(names_are_those_that_are_asked_for) {
   const auto ops = make_op_table();
   graph g(ops);
