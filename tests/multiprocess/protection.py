@@ -216,7 +216,7 @@ class protection(protected_test):
         self.assertIn("is not the key of the certificate", joiner.err)
         wrong[3] = self.path("none")
         joiner = self.start("troupe-node", "--cluster", self.cluster, *wrong)
-        self.assertEqual(joiner.wait(), 6, joiner.tail())
+        self.assertEqual(joiner.wait(), 2, joiner.tail())
         self.assertIn(f"--tls-key {self.path('none')}: No such file", joiner.err)
 
     def test_insecure_is_said_on_stderr_and_in_events(self):

@@ -35,6 +35,7 @@ constexpr std::int64_t poll_ns = 50'000'000;         // between two questions of
 constexpr std::int64_t question_ns = 1'000'000'000;  // at most, of one question of wait
 constexpr std::int64_t look_ns = 100'000'000;        // between two looks of why
 constexpr std::int64_t slow_look_ns = 20'000'000;    // at least, between two looks of why --slow
+constexpr std::int64_t least_look_ns = 150'000'000;
 constexpr std::int64_t first_look_ns = 350'000'000;  // at most, of its first look
 
 int print(const outcome& o) {
@@ -52,8 +53,8 @@ int ask_once(const command& c) {
 }
 
 // Looks twice: what has not changed in between was so. A node that does not answer soon, and is out
-// of the reach of others, too, is told at once where the job waits for it; else the first look has
-// the whole time.
+// of the reach of others, too, is told at once where the job waits for it; else it has the rest of
+// the time.
 int explain_waits(const command& c) {
   auto ask = c.ask;
   ask.timeout_ns = std::min(ask.timeout_ns, first_look_ns);
@@ -68,8 +69,14 @@ int explain_waits(const command& c) {
     if (answer && answer->kind == root_kind::node_lost)
       return print(answer_to(c, *before, stdout_screen()));
   }
-  if (!before || !before->silent.empty()) before = ask_cluster(c.ask);
-  if (!before) return print(answer_error(before.error()));
+  if (!before || !before->silent.empty()) {
+    ask.timeout_ns = std::max(c.ask.timeout_ns - ask.timeout_ns, least_look_ns);
+    auto again = ask_cluster(ask);
+    if (!again) return print(answer_error(again.error()));
+    if (!again->silent.empty())
+      return print(answer_to(c, *again, stdout_screen(), before ? &*before : nullptr));
+    before = std::move(again);
+  }
   std::this_thread::sleep_for(std::chrono::nanoseconds(look_ns));
   const auto now = ask_cluster(c.ask);
   return print(now ? answer_to(c, *now, stdout_screen(), &*before) : answer_error(now.error()));
