@@ -72,7 +72,8 @@ int explain_waits(const command& c) {
   if (!before || !before->silent.empty()) {
     ask.timeout_ns = std::max(c.ask.timeout_ns - ask.timeout_ns, least_look_ns);
     auto again = ask_cluster(ask);
-    if (!again) return print(answer_error(again.error()));
+    if (!again)
+      return print(before ? answer_to(c, *before, stdout_screen()) : answer_error(again.error()));
     if (!again->silent.empty())
       return print(answer_to(c, *again, stdout_screen(), before ? &*before : nullptr));
     before = std::move(again);
