@@ -35,7 +35,6 @@ constexpr std::int64_t poll_ns = 50'000'000;         // between two questions of
 constexpr std::int64_t question_ns = 1'000'000'000;  // at most, of one question of wait
 constexpr std::int64_t look_ns = 100'000'000;        // between two looks of why
 constexpr std::int64_t slow_look_ns = 20'000'000;    // at least, between two looks of why --slow
-constexpr std::int64_t least_look_ns = 150'000'000;
 constexpr std::int64_t first_look_ns = 350'000'000;  // at most, of its first look
 
 int print(const outcome& o) {
@@ -53,8 +52,8 @@ int ask_once(const command& c) {
 }
 
 // Looks twice: what has not changed in between was so. A node that does not answer soon, and is out
-// of the reach of others, too, is told at once where the job waits for it; else it has the rest of
-// the time.
+// of the reach of others, too, is told at once where the job waits for it; anybody else has the
+// whole time: on a busy machine a node that is fine may not answer sooner.
 int explain_waits(const command& c) {
   auto ask = c.ask;
   ask.timeout_ns = std::min(ask.timeout_ns, first_look_ns);
@@ -70,8 +69,7 @@ int explain_waits(const command& c) {
       return print(answer_to(c, *before, stdout_screen()));
   }
   if (!before || !before->silent.empty()) {
-    ask.timeout_ns = std::max(c.ask.timeout_ns - ask.timeout_ns, least_look_ns);
-    auto again = ask_cluster(ask);
+    auto again = ask_cluster(c.ask);
     if (!again)
       return print(before ? answer_to(c, *before, stdout_screen()) : answer_error(again.error()));
     if (!again->silent.empty())
