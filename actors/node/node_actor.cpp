@@ -10,6 +10,7 @@
 #include "troupe/actors/node/node_answer.hpp"
 #include "troupe/actors/node/part_table.hpp"
 #include "troupe/actors/plan/device_streams.hpp"
+#include "troupe/runtime/cluster/membership.hpp"
 
 #include <caf/actor_system.hpp>
 #include <caf/event_based_actor.hpp>
@@ -644,13 +645,14 @@ struct node_actor_state : part_services {
 
   // --- requests of tools -------------------------------------------------------------------------
 
-  // "leave NODE", "checkpoint JOB", "stop JOB", "finish JOB", "detach JOB", by name or id; what is
-  // said to it. Anything else: nothing.
+  // "leave NODE", "forget NODE", "checkpoint JOB", "stop JOB", "finish JOB", "detach JOB", by name
+  // or id; what is said to it. Anything else: nothing.
   std::string obey(const std::string& request) {
     const auto space = request.find(' ');
     const auto what = request.substr(0, space),
                whom = space == std::string::npos ? std::string() : request.substr(space + 1);
     if (what == "leave") return leave_if_named(whom);
+    if (what == "forget") return forget_if_gone(whom);
     if (what == "checkpoint") return save_if_ours(whom);
     std::string said;
     if (what == "stop") said = wish_if_ours(whom, "stops", stop_job{"a tool has asked for that"});
@@ -683,6 +685,26 @@ struct node_actor_state : part_services {
     note("was asked to leave by a tool");
     env.on_leave_asked();
     return "leaves";
+  }
+
+  // Of lists alone: a member that is dead stays so (MB-1).
+  std::string forget_if_gone(const std::string& name) {
+    constexpr std::string_view lives = "refused: it lives (troupe cluster leave makes it leave)";
+    const auto& own = view.env.self;
+    std::string said;
+    if (name == own.name || name == fmt::format("{:016x}", raw(own.id))) said = lives;
+    for (const auto& m : view.members) {
+      if (name != m.name && name != fmt::format("{:016x}", raw(m.id))) continue;
+      const auto since = view.state_since.find(m.id);
+      // One that has the name of a dead one may live.
+      if (is_living(m) && said.empty()) said = lives;
+      if (is_living(m) || since == view.state_since.end() ||
+          since->second.second == node_view::long_ago)
+        continue;
+      since->second.second = node_view::long_ago;
+      said = "forgets";
+    }
+    return said;
   }
 
   std::string save_if_ours(const std::string& name) {

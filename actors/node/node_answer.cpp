@@ -20,6 +20,8 @@ double age(std::uint64_t now, std::uint64_t then) {
   return then == 0 || now < then ? 0 : double(now - then) * 1e-9;
 }
 
+bool is_in(const auto& list, const auto& one) { return std::ranges::find(list, one) != list.end(); }
+
 struct answerer {
   const node_view& view;
   const part_table& parts;
@@ -202,17 +204,22 @@ struct answerer {
     out.cluster = view.env.cluster;
     out.self = describe(view.env.self);
     if (view.env.use) {
-      const auto use = view.env.use();
+      auto use = view.env.use();
+      out.self.host = std::move(use.host);
+      out.self.version = std::move(use.version);
       out.self.cores = use.cores;
       out.self.cpu_seconds = use.cpu_seconds;
+      out.self.uptime_seconds = use.uptime_seconds;
+      out.self.memory_bytes = use.memory_bytes;
+      out.self.libraries = std::move(use.libraries);
     }
+    out.self.threads = view.host_streams();
+    out.self.memory_max_bytes = view.env.memory_bytes;
     for (const auto& [id, peer] : view.peers)
       if (peer.link) out.self.reaches.push_back(peer.member.name);
     std::sort(out.self.reaches.begin(), out.self.reaches.end(), natural_less);
     for (const auto& m : view.members)
-      if (const auto since = view.state_since.find(m.id);
-          since == view.state_since.end() || since->second.second != node_view::long_ago)
-        out.peers.push_back(describe(m));
+      if (is_told_of(m, now)) out.peers.push_back(describe(m));
     if (wants_actors) list_actors(out);
     if (wants_jobs)
       for (const auto& [id, j] : view.jobs) {
@@ -233,6 +240,25 @@ struct answerer {
       for (const auto& [time, text] : view.events)
         out.events.push_back({age(now, time), view.env.self.name, text});
     return out;
+  }
+
+  bool is_told_of(const member_info& m, std::uint64_t now) const {
+    const auto since = view.state_since.find(m.id);
+    if (since == view.state_since.end() || is_living(m)) return true;
+    if (since->second.second == node_view::long_ago) return false;
+    return now - std::min(now, since->second.second) <= node_view::told_ns || has_place_on(m);
+  }
+
+  // Of a job that runs: what it waits for may be there.
+  bool has_place_on(const member_info& m) const {
+    const auto is_board_of = [&](const auto& j) {
+      return j.second.ended_ns == 0 && is_in(j.second.board->participants, m.name);
+    };
+    const auto is_part_of = [&](const auto& p) {
+      return p.second.ended_ns == 0 && is_in(p.second.nodes, m.id);
+    };
+    return std::ranges::any_of(view.jobs, is_board_of) ||
+           std::ranges::any_of(parts.all(), is_part_of);
   }
 
   // What a participant knows of a job: after the death of its client nobody knows more.

@@ -31,8 +31,11 @@ struct node_view {
   node_environment env;
   std::map<node_id, peer_entry> peers;
   std::vector<member_info> members;
-  // Left before it was heard of, nobody knows when: it is not told of.
+  // Left before it was heard of, nobody knows when, or a tool has asked to forget it: it is not
+  // told of.
   static constexpr std::uint64_t long_ago = 0;
+  // Who is dead or has left is told of for so long, and while a job that runs has a place on it.
+  static constexpr std::uint64_t told_ns = 60'000'000'000;
   // Of members; first seen in it.
   std::map<node_id, std::pair<member_state, std::uint64_t>> state_since;
   std::map<job_id, job_entry> jobs;  // coordinated here

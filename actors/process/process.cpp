@@ -19,6 +19,7 @@
 #include "troupe/runtime/graph/op_table.hpp"
 #include "troupe/runtime/plan/device_name.hpp"
 #include "troupe/runtime/text/address.hpp"
+#include "troupe/schema/version.hpp"
 
 #include <caf/actor_system.hpp>
 #include <fmt/format.h>
@@ -52,8 +53,24 @@ std::uint64_t wall_clock_ns() {
                                         .count());
 }
 
-process_use use_of_this_process() {
+// The second number of Linux's statm, in pages; 0 where it is not there.
+std::uint64_t resident_bytes() {
+  std::ifstream counts("/proc/self/statm");
+  std::uint64_t all = 0, resident = 0;
+  const auto page = ::sysconf(_SC_PAGESIZE);
+  return counts >> all >> resident && page > 0 ? resident * static_cast<std::uint64_t>(page) : 0;
+}
+
+process_use use_of_this_process(std::chrono::steady_clock::time_point began,
+                                const std::vector<std::string>& libraries) {
   process_use u;
+  char host[256] = {};
+  if (::gethostname(host, sizeof host - 1) == 0) u.host = host;
+  u.version = version();
+  u.uptime_seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  u.memory_bytes = resident_bytes();
+  for (const auto& file : libraries) u.libraries.push_back(file.substr(file.rfind('/') + 1));
   cpu_set_t cores;
   if (::sched_getaffinity(0, sizeof cores, &cores) == 0)
     u.cores = static_cast<std::uint64_t>(CPU_COUNT(&cores));
@@ -324,7 +341,9 @@ result<std::unique_ptr<process>> process::begin(const process_options& options) 
   node.cluster = options.cluster;
   node.clock = p->clock;
   node.wall_clock_ns = wall_clock_ns;
-  node.use = use_of_this_process;
+  node.use = [began = std::chrono::steady_clock::now(), libraries = options.load] {
+    return use_of_this_process(began, libraries);
+  };
   node.now_ns = monotonic_ns;
   node.ops = &p->ops;
   node.kernels = &p->kernels;

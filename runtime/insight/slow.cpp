@@ -155,7 +155,7 @@ double fetched(const cluster_snapshot& then, const cluster_snapshot& now, const 
 void count_cores(evidence& e, const cluster_snapshot& then, const cluster_snapshot& now) {
   if (e.seconds <= 0) return;
   const auto host_of = [](const node_snapshot& n) {
-    return n.address.substr(0, n.address.rfind(':'));
+    return n.host.empty() ? n.address.substr(0, n.address.rfind(':')) : n.host;
   };
   std::map<std::string, double> used;
   for (const auto& n : now.nodes) {

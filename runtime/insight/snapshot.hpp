@@ -71,10 +71,15 @@ struct device_snapshot {
   friend bool operator==(const device_snapshot&, const device_snapshot&) = default;
 };
 
-// What a process may use of its machine, and has used.
+// What a process says of itself: where it runs, what it may use of its machine, and has used.
 struct process_use {
-  std::uint64_t cores = 0;  // that it may run on
-  double cpu_seconds = 0;   // of all its threads
+  std::string host;                    // name of its machine or container
+  std::string version;                 // of Troupe
+  std::uint64_t cores = 0;             // that it may run on
+  double cpu_seconds = 0;              // of all its threads
+  double uptime_seconds = 0;           // since it began
+  std::uint64_t memory_bytes = 0;      // resident
+  std::vector<std::string> libraries;  // of ops and stages that were loaded: names of files
 };
 
 // One life of one process.
@@ -96,6 +101,12 @@ struct node_snapshot {
   // Of who answered for itself: cores that it may run on, and processor time of its process.
   std::uint64_t cores = 0;
   double cpu_seconds = 0;
+  // Of who answered for itself: its machine's name, its version, its age, its threads that run ops
+  // of the host, resident memory, what jobs may use of it (0: no limit), libraries of --load.
+  std::string host, version;
+  double uptime_seconds = 0;
+  std::uint64_t threads = 0, memory_bytes = 0, memory_max_bytes = 0;
+  std::vector<std::string> libraries{};
   // Of merge(): how many nodes that answered have not heard of it yet, or have no link to it. Not
   // written to JSON.
   std::uint32_t unknown_to = 0, unreached_by = 0;

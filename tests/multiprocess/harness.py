@@ -130,7 +130,10 @@ class cluster_test(unittest.TestCase):
         self.nodes = []
         self.folder = tempfile.TemporaryDirectory(prefix="troupe-test-")
         self.cluster = f"test-{os.getpid()}-{next(numbers)}"  # short: it is part of a socket's path
-        self.environment = dict(os.environ, XDG_RUNTIME_DIR=self.folder.name, TMPDIR=self.folder.name)
+        self.environment = dict(os.environ, XDG_RUNTIME_DIR=self.folder.name, TMPDIR=self.folder.name, XDG_CONFIG_HOME=self.folder.name)
+        # What a person has set is not meant for tests.
+        for name in ("CONTEXT", "CONTEXTS", "CLUSTER", "JOIN", "TOKEN_FILE"):
+            self.environment.pop("TROUPE_" + name, None)
 
     def tearDown(self):
         if self._has_failed():

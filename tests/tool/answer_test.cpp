@@ -42,9 +42,9 @@ cluster_snapshot with_silent_node() {
   return c;
 }
 
-const std::vector<std::string> every_question{"status",    "list nodes",   "list actors",
-                                              "list jobs", "show node n1", "show actor n1.1",
-                                              "graph",     "why",          "events"};
+const std::vector<std::string> every_question{
+    "status", "list nodes", "list actors", "list jobs",      "show node n1", "show actor n1.1",
+    "graph",  "why",        "events",      "show job mnist", "top",          "names nodes"};
 
 }  // namespace
 
@@ -67,7 +67,8 @@ BOOST_AUTO_TEST_CASE(JSON_is_one_line_that_parses_and_lists_are_arrays) {
     BOOST_TEST(std::count(o.out.begin(), o.out.end(), '\n') == 1, line);
     const auto j = nlohmann::json::parse(o.out, nullptr, false);
     BOOST_TEST(!j.is_discarded(), line);
-    BOOST_TEST(j.is_array() == (line.starts_with("list") || line == "events" || line == "graph"),
+    BOOST_TEST(j.is_array() == (line.starts_with("list") || line.starts_with("names") ||
+                                line == "events" || line == "graph" || line == "top"),
                line);
   }
   for (const char* line : {"list nodes", "list actors", "list jobs", "events", "graph"}) {
@@ -87,7 +88,7 @@ BOOST_AUTO_TEST_CASE(the_keys_of_lists_are_those_that_are_documented) {
   BOOST_TEST(
       keys("list nodes --json") ==
       "id name pid kind job address devices labels incarnation state reason unreachable_seconds reaches "
-      "cores cpu_seconds ");
+      "cores cpu_seconds host version uptime_seconds threads memory_bytes memory_max_bytes libraries ");
   BOOST_TEST(
       keys("list actors --json") ==
       "id kind name node job job_id state since_seconds messages_in messages_out bytes_in bytes_out busy_ratio "
@@ -101,6 +102,87 @@ BOOST_AUTO_TEST_CASE(the_keys_of_lists_are_those_that_are_documented) {
   BOOST_TEST(
       nlohmann::json::parse(run("show actor n1.1 --json").out).at("ports").at(3).at("peer") ==
       "loss");
+}
+
+BOOST_AUTO_TEST_CASE(a_node_tells_where_it_is_and_what_it_has) {
+  auto c = sample_cluster();
+  c.nodes[1].host = "rack7", c.nodes[1].version = "0.1.0", c.nodes[1].uptime_seconds = 3600;
+  c.nodes[1].threads = 8, c.nodes[1].cores = 16, c.nodes[1].memory_bytes = 3ULL << 30;
+  c.nodes[1].libraries = {"libown_ops.so"};
+  for (const char* part : {"rack7", "0.1.0", "8", "3.0 GiB", "HOST", "UP", "THREADS", "MEMORY"})
+    BOOST_TEST(has_text(run("list nodes", c).out, part), part);
+  const auto shown = run("show node n1", c).out;
+  for (const char* part : {"host           rack7", "8, on 16 cores",
+                           "3.0 GiB in use, jobs may use all there is", "libown_ops.so"})
+    BOOST_TEST(has_text(shown, part), part << " in " << shown);
+}
+
+BOOST_AUTO_TEST_CASE(a_list_is_filtered_sorted_and_cut) {
+  const auto names = [](const std::string& line) {
+    std::string out;
+    for (const auto& one : nlohmann::json::parse(run(line + " --json").out))
+      out += one.at("name").get<std::string>() + " ";
+    return out;
+  };
+  BOOST_TEST(names("list actors --filter kind=op") == "worker/0/reader worker/0/matmul ");
+  BOOST_TEST(names("list actors --sort name:desc --limit 2") == "worker/0/reader worker/0/matmul ");
+  BOOST_TEST(names("list nodes --filter kind!=client --sort pid:desc") == "n2 n1 ");
+  BOOST_TEST(run("list actors --filter kind=none --json").out == "[]\n");
+  const auto o = run("list actors --filter busy>1");
+  BOOST_TEST(o.exit_code == 2);
+  BOOST_TEST(has_text(o.err, "there is no key 'busy'"));
+  BOOST_TEST(has_text(o.err, "busy_ratio"));
+}
+
+BOOST_AUTO_TEST_CASE(a_job_is_shown_with_its_actors_by_state) {
+  const auto o = run("show job mnist");
+  for (const char* part : {"name", "mnist", "coordinator", "recoveries", "on n1: ", "1 running"})
+    BOOST_TEST(has_text(o.out, part), part << " in " << o.out);
+  const auto none = run("show job mnst");
+  BOOST_TEST(none.exit_code == 6);
+  BOOST_TEST(has_text(none.err, "did you mean mnist?"));
+}
+
+BOOST_AUTO_TEST_CASE(top_has_the_busiest_first_and_fits_the_screen) {
+  const auto o = run("top").out;
+  BOOST_TEST(o.find("worker/0/matmul") < o.find("worker/0/reader"));
+  const auto small = run("top", sample_cluster(), {80, 9}).out;
+  BOOST_TEST(std::count(small.begin(), small.end(), '\n') <= 9);
+  BOOST_TEST(has_text(small, " more\n"));
+  BOOST_TEST(widest_line(small) <= 80);
+  BOOST_TEST(!has_text(run("top mnist --limit 1").out, "worker/0/reader"));
+  BOOST_TEST(run("top none").exit_code == 6);
+}
+
+BOOST_AUTO_TEST_CASE(a_job_is_waited_for_until_it_is_so_or_cannot_be) {
+  auto c = sample_cluster();
+  const auto wait = [&](const std::string& line) { return answer_waited_for_job(parse(line), c); };
+  BOOST_TEST(wait("wait job=running mnist").value().exit_code == 0);
+  BOOST_TEST(wait("wait job=running").value().exit_code == 0);
+  BOOST_TEST(!wait("wait job=done mnist").has_value());
+  BOOST_TEST(!wait("wait job=done other").has_value());
+  c.jobs[0].state = job_state::failed, c.jobs[0].cause = "job mnist failed: no memory";
+  BOOST_TEST(wait("wait job=failed mnist").value().exit_code == 0);
+  const auto over = wait("wait job=done mnist").value();
+  BOOST_TEST(over.exit_code == 1);
+  BOOST_TEST(has_text(over.err, "mnist is failed, and will not be done any more: no memory"));
+  const auto late = answer_wait_timed_out(parse("wait job=done mnist"), c);
+  BOOST_TEST(late.exit_code == 4);
+  BOOST_TEST(has_text(late.err, "mnist is failed, not done"));
+}
+
+BOOST_AUTO_TEST_CASE(a_dead_node_is_forgotten_once_nobody_tells_of_it) {
+  auto c = sample_cluster();
+  const auto forget = parse("cluster forget n2");
+  BOOST_TEST(answer_changed(forget, c, c).has_value());
+  c.nodes[2].state = node_state::dead;
+  BOOST_TEST(!answer_changed(forget, c, c).has_value());
+  c.said = {{"n1", "refused: it lives (troupe cluster leave makes it leave)"}};
+  BOOST_TEST(has_text(answer_refused(forget, c).value().err, "n2: it lives"));
+  c.said = {{"n1", "refused: it lives"}, {"n3", "forgets"}};
+  BOOST_TEST(!answer_refused(forget, c).has_value());
+  c.said.clear();
+  BOOST_TEST(has_text(answer_refused(forget, c).value().err, "there is no dead node 'n2' here"));
 }
 
 BOOST_AUTO_TEST_CASE(the_devices_of_a_node_are_listed_and_shown) {

@@ -70,6 +70,60 @@ BOOST_AUTO_TEST_CASE(every_verb_of_the_grammar_is_read) {
   BOOST_TEST((good("plan model.troupe").action == verb::plan));
 }
 
+BOOST_AUTO_TEST_CASE(lists_may_be_filtered_sorted_cut_and_watched) {
+  const auto c = good(
+      "list actors --filter state=running --sort busy_ratio:desc --filter busy_ratio>0.5 --limit 7 "
+      "--watch --interval 200ms");
+  BOOST_TEST((c.pick.filters == std::vector<std::string>{"state=running", "busy_ratio>0.5"}));
+  BOOST_TEST(c.pick.sort == "busy_ratio:desc");
+  BOOST_TEST(c.pick.limit == 7U);
+  BOOST_TEST(c.is_watch);
+  BOOST_TEST(c.interval_ns == 200'000'000);
+  BOOST_TEST(good("list nodes").pick.is_all());
+  BOOST_TEST(good("list nodes").interval_ns == 0);
+  BOOST_TEST((good("top").action == verb::top));
+  BOOST_TEST(good("top mnist --limit 5").id == "mnist");
+  BOOST_TEST(good("top").interval_ns == 1'000'000'000);
+  BOOST_TEST((good("show job mnist").kind == object_kind::job));
+  check_usage("list nodes --interval 1s", "--watch");
+  check_usage("list nodes --watch --interval 50ms", "--interval: 50ms is below 100ms");
+  check_usage("list nodes --watch --interval 5", "--interval: '5'");
+  check_usage("list nodes --limit many", "--limit");
+}
+
+BOOST_AUTO_TEST_CASE(a_state_of_a_job_is_waited_for) {
+  BOOST_TEST((good("wait job=done mnist").job_wanted == job_state::done));
+  BOOST_TEST(good("wait job=done mnist").id == "mnist");
+  BOOST_TEST((good("wait job=running").ask.parts == ask_part::jobs));
+  BOOST_TEST(!good("wait nodes=1").job_wanted.has_value());
+  check_usage("wait job=over", "'over' is no state of a job; there are running, done, failed");
+  check_usage("wait nodes=1 mnist", "'mnist' is one argument too many");
+}
+
+BOOST_AUTO_TEST_CASE(dead_nodes_are_forgotten) {
+  BOOST_TEST((good("cluster forget n1").action == verb::forget_node));
+  BOOST_TEST(good("cluster forget n1").ask.request == "forget n1");
+  check_usage("cluster forgive n1", "there are leave and forget");
+  check_usage("cluster forget", "cluster forget: which node?");
+}
+
+BOOST_AUTO_TEST_CASE(contexts_are_read) {
+  BOOST_TEST((good("context").action == verb::list_contexts));
+  BOOST_TEST((good("context show").action == verb::show_context));
+  const auto set = good("context set lab --cluster c --join a:1 --tls");
+  BOOST_TEST((set.action == verb::set_context));
+  BOOST_TEST(set.id == "lab");
+  BOOST_TEST(set.place.cluster == "c");
+  BOOST_TEST(set.place.protect.tls);
+  check_usage("context set lab", "where is it? Give --cluster NAME or --join HOST:PORT");
+  check_usage("context use", "context use: which one?");
+  check_usage("context list lab", "one argument too many");
+  check_usage("context forget lab", "there are list, show, set, use and remove");
+  check_usage("status --context none", "there is no context 'none'");
+  check_usage("completion csh", "csh");
+  BOOST_TEST(!good("completion bash").script.empty());
+}
+
 BOOST_AUTO_TEST_CASE(plan_has_a_file_and_wishes_where_they_are_said) {
   const auto plain = good("plan model.troupe");
   BOOST_TEST(plain.id == "model.troupe");
@@ -160,10 +214,9 @@ BOOST_AUTO_TEST_CASE(a_mistake_ends_with_2_and_one_line_that_says_what_was_expec
   check_usage("xyzzy", "'xyzzy' is no verb; there are status, list");
   check_usage("list", "list: of what kind? There are nodes, actors and jobs");
   check_usage("list shards", "'shards' is no kind of object; there are nodes, actors and jobs");
-  check_usage("show", "show: of what kind? There are node and actor");
-  check_usage("show n1.17", "'n1.17' is no kind of object; there are node and actor");
-  check_usage("show job mnist",
-              "'job' is no kind of object that can be shown; there are node and actor");
+  check_usage("show", "show: of what kind? There are node, actor and job");
+  check_usage("show n1.17", "'n1.17' is no kind of object; there are node, actor and job");
+  check_usage("show job", "show job: which one? Its ID is missing; troupe list jobs shows all");
   check_usage("show node", "show node: which one? Its ID is missing; troupe list nodes shows all");
   check_usage("show node n1 n2", "n2");
   check_usage("status --colour", "--colour");

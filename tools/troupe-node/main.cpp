@@ -35,7 +35,9 @@ int main(int argc, char** argv) {
       "A member named with --join that is not there yet is tried again.\n"
       "Exit codes: 0 left gracefully, 2 usage, 5 denied (token, cluster name or version of the member to join),\n"
       "6 no such file (--load).");
-  app.add_option("--cluster", options.cluster, "Name of the cluster")->capture_default_str();
+  app.add_option("--cluster", options.cluster, "Name of the cluster")
+      ->capture_default_str()
+      ->envname("TROUPE_CLUSTER");
   app.add_option(
       "--listen", options.listen,
       "HOST:PORT; beyond loopback a token is required. 0.0.0.0:PORT and [::]:PORT listen "
@@ -45,7 +47,10 @@ int main(int argc, char** argv) {
                  "HOST:PORT that others are told to reach this node at, where it differs from "
                  "--listen (containers, address translation, port mappings); port 0: the one that "
                  "it listens on");
-  app.add_option("--join", options.join, "HOST:PORT of a member; may be repeated");
+  app.add_option("--join", options.join,
+                 "HOST:PORT of a member, or several with commas; may be repeated")
+      ->delimiter(',')
+      ->envname("TROUPE_JOIN");
   app.add_option("--job", options.job,
                  "What this node is for: worker, ps (parameter shards only), or data (stages of "
                  "pipelines only)")
@@ -94,7 +99,8 @@ int main(int argc, char** argv) {
          "may read this one where Yama restricts that; off: over sockets")
       ->check(CLI::IsMember({"auto", "on", "off"}))
       ->capture_default_str();
-  app.add_option("--token-file", options.token_file, "File with the cluster's token");
+  app.add_option("--token-file", options.token_file, "File with the cluster's token")
+      ->envname("TROUPE_TOKEN_FILE");
   troupe::add_protection_flags(app, options.protect);
   app.set_version_flag("--version", fmt::format("troupe-node {}", troupe::version()));
   try {

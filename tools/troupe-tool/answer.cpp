@@ -36,8 +36,13 @@ outcome from_table(const drawn_table& t) {
   return o;
 }
 
-outcome answer_list(const command& c, const cluster_snapshot& s, std::size_t width) {
+outcome answer_list(const command& c, const cluster_snapshot& all, std::size_t width) {
   outcome json;
+  auto s = all;
+  const auto number = c.kind == object_kind::actor ? select(s.actors, c.pick)
+                      : c.kind == object_kind::job ? select(s.jobs, c.pick)
+                                                   : select(s.nodes, c.pick);
+  if (!number) return answer_error(number.error());
   switch (c.kind) {
     case object_kind::actor:
       if (!c.json) return from_table(list_actors(s, width));
@@ -54,7 +59,69 @@ outcome answer_list(const command& c, const cluster_snapshot& s, std::size_t wid
   }
 }
 
+// The job of that name or id; of several, which ended jobs may be, the one that began last.
+// nullptr: none.
+const job_snapshot* newest_job(const std::string& name_or_id, const cluster_snapshot& s) {
+  // A topology that still runs counts before one that is over; of trainings the newest does.
+  const auto rank = [](const job_snapshot& j) {
+    return std::pair(j.workers == 0 && is_over(j.state), j.started_seconds);
+  };
+  const job_snapshot* newest = nullptr;
+  for (const auto& j : s.jobs)
+    if ((j.name == name_or_id || j.id == name_or_id) &&
+        (newest == nullptr || rank(j) < rank(*newest)))
+      newest = &j;
+  return newest;
+}
+
+outcome answer_show_job(const command& c, const cluster_snapshot& s) {
+  const auto* job = newest_job(c.id, s);
+  if (job != nullptr) return {0, c.json ? with_newline(to_json(*job)) : show_job(s, *job), {}};
+  std::vector<std::string> names;
+  for (const auto& j : s.jobs) names.push_back(j.name);
+  return answer_error(error(error_code::not_found,
+                            fmt::format("no job '{}' in cluster {}{}; troupe list jobs shows all",
+                                        c.id, s.cluster, did_you_mean(c.id, names))));
+}
+
+// Of one job where it says which.
+outcome answer_top(const command& c, const cluster_snapshot& all, screen size) {
+  auto s = all;
+  if (!c.id.empty()) {
+    const auto* job = newest_job(c.id, s);
+    if (job == nullptr) return answer_show_job(c, s);
+    std::erase_if(s.actors, [&](const auto& a) { return a.kind != "stream" && !belongs(a, *job); });
+  }
+  const selection busiest{{}, "busy_ratio:desc", c.pick.limit};
+  if (c.json || c.pick.limit > 0) {
+    auto streams = s.actors;
+    std::erase_if(streams, [](const auto& a) { return a.kind != "stream"; });
+    std::erase_if(s.actors, [](const auto& a) {
+      return a.kind == "stream" || a.state == actor_state::ended;
+    });
+    if (const auto number = select(s.actors, busiest); !number) return answer_error(number.error());
+    if (c.json) return {0, with_newline(to_json(std::span<const actor_snapshot>(s.actors))), {}};
+    s.actors.insert(s.actors.end(), streams.begin(), streams.end());
+  }
+  return {0, draw_top(s, size.width, size.height), {}};
+}
+
+outcome answer_names(const command& c, const cluster_snapshot& s) {
+  std::vector<std::string> names;
+  if (c.kind == object_kind::node)
+    for (const auto& n : s.nodes) names.push_back(n.name);
+  if (c.kind == object_kind::job)
+    for (const auto& j : s.jobs) names.push_back(j.name);
+  if (c.kind == object_kind::actor)
+    for (const auto& a : s.actors) names.push_back(a.id);
+  std::ranges::sort(names, natural_less);
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  if (c.json) return {0, with_newline(json_line(nlohmann::json(names))), {}};
+  return {0, fmt::format("{}{}", fmt::join(names, "\n"), names.empty() ? "" : "\n"), {}};
+}
+
 outcome answer_show(const command& c, const cluster_snapshot& s, std::size_t width) {
+  if (c.kind == object_kind::job) return answer_show_job(c, s);
   outcome o;
   if (c.kind == object_kind::actor) {
     const auto found = find_actor(s, c.id);
@@ -96,21 +163,6 @@ outcome explain_why(const command& c, const cluster_snapshot& s, const cluster_s
   return o;
 }
 
-// The job of that name or id; of several, which ended jobs may be, the one that began last.
-// nullptr: none.
-const job_snapshot* newest_job(const std::string& name_or_id, const cluster_snapshot& s) {
-  // A topology that still runs counts before one that is over; of trainings the newest does.
-  const auto rank = [](const job_snapshot& j) {
-    return std::pair(j.workers == 0 && is_over(j.state), j.started_seconds);
-  };
-  const job_snapshot* newest = nullptr;
-  for (const auto& j : s.jobs)
-    if ((j.name == name_or_id || j.id == name_or_id) &&
-        (newest == nullptr || rank(j) < rank(*newest)))
-      newest = &j;
-  return newest;
-}
-
 outcome answer_topology(const command& c, const cluster_snapshot& s, std::size_t width) {
   const auto* job = newest_job(c.id, s);
   cluster_snapshot stages;
@@ -139,6 +191,8 @@ outcome answer_whole(const command& c, const cluster_snapshot& s, screen size,
   switch (c.action) {
     case verb::list: return answer_list(c, s, size.width);
     case verb::show: return answer_show(c, s, size.width);
+    case verb::top: return answer_top(c, s, size);
+    case verb::names: return answer_names(c, s);
     case verb::graph: return answer_graph(c, s);
     case verb::why: return explain_why(c, s, before);
     case verb::show_topology: return answer_topology(c, s, size.width);
@@ -213,13 +267,15 @@ std::optional<outcome> answer_refused(const command& c, const cluster_snapshot& 
   if (!why.empty())
     return answer_error(error(is_of_nothing ? error_code::not_found : error_code::failed, why));
   std::vector<std::string> names;
-  const bool is_node = c.action == verb::leave_cluster;
+  const bool is_forgotten = c.action == verb::forget_node;
+  const bool is_node = c.action == verb::leave_cluster || is_forgotten;
   for (const auto& n : s.nodes)
-    if (is_node && n.state == node_state::alive) names.push_back(n.name);
+    if (is_node && (n.state == node_state::alive) != is_forgotten) names.push_back(n.name);
   for (const auto& j : s.jobs)
     if (!is_node) names.push_back(j.name);
   return answer_error(error(error_code::not_found, fmt::format("there is no {} '{}' here{}",
-                                                               is_node             ? "living node"
+                                                               is_forgotten        ? "dead node"
+                                                               : is_node           ? "living node"
                                                                : is_of_topology(c) ? "topology"
                                                                                    : "job",
                                                                c.id, did_you_mean(c.id, names))));
@@ -250,6 +306,15 @@ std::optional<outcome> answer_detached(const command& c, const job_snapshot& job
 
 }  // namespace
 
+static std::optional<outcome> answer_forgotten(const command& c, const cluster_snapshot& now) {
+  for (const auto& n : now.nodes)
+    if ((n.name == c.id || n.id == c.id) && n.state == node_state::dead) return std::nullopt;
+  return outcome{0,
+                 c.json ? fmt::format("{{\"forgotten\":{}}}\n", json_line(nlohmann::json(c.id)))
+                        : fmt::format("{} is forgotten\n", c.id),
+                 {}};
+}
+
 std::optional<outcome> answer_changed(const command& c, const cluster_snapshot& before,
                                       const cluster_snapshot& now) {
   if (c.action == verb::leave_cluster) {
@@ -262,6 +327,7 @@ std::optional<outcome> answer_changed(const command& c, const cluster_snapshot& 
                           : fmt::format("{} has left\n", c.id),
                    {}};
   }
+  if (c.action == verb::forget_node) return answer_forgotten(c, now);
   const auto* job = newest_job(c.id, now);
   // A program that does not answer in time has not ended by that.
   if (job == nullptr && !now.silent.empty()) return std::nullopt;
@@ -339,6 +405,8 @@ outcome answer_not_changed(const command& c) {
   return answer_error(error(
       error_code::timed_out,
       c.action == verb::leave_cluster ? fmt::format("after {} {} has not left yet", seconds, c.id)
+      : c.action == verb::forget_node
+          ? fmt::format("after {} some nodes still tell of {}", seconds, c.id)
       : is_of_topology(c)
           ? fmt::format("after {} {} is not yet so: troupe topology show {} tells what it does",
                         seconds, c.id, c.id)
@@ -372,10 +440,43 @@ outcome answer_wait_done(const command& c, const cluster_snapshot& snapshot) {
   return o;
 }
 
+// Who is over stays as it is; a training that is suspended may go on under the same name.
+static bool may_become(job_state now, job_state wanted) {
+  return !is_over(now) || now == wanted || now == job_state::suspended;
+}
+
+std::optional<outcome> answer_waited_for_job(const command& c, const cluster_snapshot& now) {
+  const job_snapshot* job = c.id.empty() ? nullptr : newest_job(c.id, now);
+  if (c.id.empty())
+    for (const auto& j : now.jobs)
+      if (job == nullptr || j.started_seconds < job->started_seconds) job = &j;
+  if (job == nullptr) return std::nullopt;  // it may come
+  const auto said =
+      c.json ? fmt::format("{{\"job\":{},\"state\":\"{}\",\"step\":{}}}\n",
+                           json_line(nlohmann::json(job->name)), to_string(job->state), job->step)
+             : fmt::format("{} is {}, at step {}\n", job->name, to_string(job->state), job->step);
+  if (job->state == *c.job_wanted) return outcome{0, said, {}};
+  if (may_become(job->state, *c.job_wanted)) return std::nullopt;
+  return outcome{exit_failed, said,
+                 fmt::format("troupe: {} is {}, and will not be {} any more{}{}\n", job->name,
+                             to_string(job->state), to_string(*c.job_wanted),
+                             job->cause.empty() ? "" : ": ", job->bare_cause())};
+}
+
 outcome answer_wait_timed_out(const command& c, const result<cluster_snapshot>& last) {
   const auto seconds = format_seconds(static_cast<double>(c.ask.timeout_ns) * 1e-9);
   outcome o;
   o.exit_code = static_cast<int>(error_code::timed_out);
+  if (c.job_wanted && last) {
+    const auto* job = c.id.empty() ? nullptr : newest_job(c.id, *last);
+    o.err = fmt::format(
+        "troupe: after {} {} (--timeout says how long to wait)\n", seconds,
+        job != nullptr
+            ? fmt::format("{} is {}, not {}", c.id, to_string(job->state), to_string(*c.job_wanted))
+        : c.id.empty() ? fmt::format("no job is {}", to_string(*c.job_wanted))
+                       : fmt::format("there is no job '{}'", c.id));
+    return o;
+  }
   const auto alive = last ? std::ranges::count_if(last->nodes, is_alive_node) : 0;
   const bool have_met = last && static_cast<std::size_t>(alive) == nodes_alive(*last);
   if (last && !have_met)

@@ -43,6 +43,8 @@ outcome answer_not_changed(const command& c);
 // wait: an outcome once the condition holds; nothing while it does not.
 std::size_t nodes_alive(const cluster_snapshot& snapshot);
 outcome answer_wait_done(const command& c, const cluster_snapshot& snapshot);
+// job=STATE: an outcome once it is so, or cannot be any more.
+std::optional<outcome> answer_waited_for_job(const command& c, const cluster_snapshot& now);
 outcome answer_wait_timed_out(const command& c, const result<cluster_snapshot>& last);
 
 }  // namespace troupe

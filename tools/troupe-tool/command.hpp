@@ -1,17 +1,22 @@
 #pragma once
 // The grammar of `troupe`: verb first, then kind, then id; global flags before or after the verb.
 //
-//   troupe status | list nodes|actors|jobs | show node|actor ID | graph [--dot|--svg] |
+//   troupe status | list nodes|actors|jobs [--filter KEY=VALUE] [--sort KEY[:desc]] [--limit N]
+//          [--watch] | top [JOB] | show node|actor|job ID | graph [--dot|--svg] |
 //          why [JOB] [--slow [--seconds N]] | events | timeline [--seconds N] [--job JOB] | plan
 //          FILE [--workers N] [--shards N]
 //          [--nodes N] [--update sync|allreduce|async] [--fuse on|off] [--load FILE] [--dot|--svg]
-//          | wait nodes=N | checkpoint list|verify DIR | checkpoint make JOB | cluster leave NODE |
+//          | wait nodes=N | wait job=STATE [JOB] | checkpoint list|verify DIR |
+//          checkpoint make JOB | cluster leave|forget NODE | context list|show|set|use|remove |
+//          completion bash|zsh|fish |
 //          job stop|finish|detach JOB | topology show|pause|resume|drain NAME |
 //          topology replicas NAME STAGE N | topology move NAME STAGE NODE | version
 //
 // Kinds are taken in singular and plural.
 
+#include "tools/troupe-tool/contexts.hpp"
 #include "troupe/actors/inspect/inspect.hpp"
+#include "troupe/runtime/insight/filter_sort.hpp"
 #include "troupe/runtime/plan/plan.hpp"
 
 #include <cstdint>
@@ -26,6 +31,7 @@ enum class verb : std::uint8_t {
   none,
   status,
   list,
+  top,
   show,
   graph,
   why,
@@ -36,6 +42,7 @@ enum class verb : std::uint8_t {
   verify_checkpoints,
   make_checkpoint,
   leave_cluster,
+  forget_node,
   stop_job,
   finish_job,
   detach_job,
@@ -46,14 +53,25 @@ enum class verb : std::uint8_t {
   set_replicas,
   move_stage,
   timeline,
+  list_contexts,
+  show_context,
+  set_context,
+  use_context,
+  remove_context,
+  completion,
+  names,  // for completion: of one kind, a line each
   version
 };
 // The cluster is asked to do something, and the tool waits until it has.
 constexpr bool is_change(verb v) noexcept {
-  return v == verb::make_checkpoint || v == verb::leave_cluster || v == verb::stop_job ||
-         v == verb::finish_job || v == verb::detach_job || v == verb::pause_topology ||
-         v == verb::resume_topology || v == verb::drain_topology || v == verb::set_replicas ||
-         v == verb::move_stage;
+  return v == verb::make_checkpoint || v == verb::leave_cluster || v == verb::forget_node ||
+         v == verb::stop_job || v == verb::finish_job || v == verb::detach_job ||
+         v == verb::pause_topology || v == verb::resume_topology || v == verb::drain_topology ||
+         v == verb::set_replicas || v == verb::move_stage;
+}
+constexpr bool is_of_contexts(verb v) noexcept {
+  return v == verb::list_contexts || v == verb::show_context || v == verb::set_context ||
+         v == verb::use_context || v == verb::remove_context;
 }
 enum class object_kind : std::uint8_t { none, node, actor, job };
 enum class graph_format : std::uint8_t { text, dot, svg };
@@ -78,9 +96,16 @@ struct command {
   std::uint32_t replicas = 0;  // of set_replicas
   std::string node;            // of move_stage
   graph_format format = graph_format::text;
-  std::uint64_t nodes_wanted = 0;  // of wait
-  std::int64_t duration_ns = 0;    // of timeline, whose job is `id`, and of why --slow
-  bool is_slow = false;            // why: what bounds its rate
+  std::uint64_t nodes_wanted = 0;  // of wait, where no state of a job is waited for
+  std::optional<job_state> job_wanted{};
+  selection pick{};              // of list
+  bool is_watch = false;         // of list: again and again
+  std::int64_t interval_ns = 0;  // of list --watch and top
+  cluster_place place{};         // of set_context
+  std::string context;           // that the place of the cluster is taken from; "": none
+  std::string script;            // of completion: what is printed
+  std::int64_t duration_ns = 0;  // of timeline, whose job is `id`, and of why --slow
+  bool is_slow = false;          // why: what bounds its rate
   bool json = false;
   plan_wishes plan{};  // of verb plan; the graph's file is `id`
   // Its timeout is the whole one, for wait, make and leave too; its parts are what the verb needs.
@@ -96,6 +121,6 @@ struct parsed_command {
 
 // `arguments` without the program's name. A mistake ends with exit code 2 and one line that says
 // what was expected.
-parsed_command parse_command(std::span<const std::string> arguments);
+parsed_command parse_command(std::span<const std::string> arguments, const surroundings& = {});
 
 }  // namespace troupe

@@ -10,6 +10,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -55,6 +56,16 @@ std::string reach_of(const node_snapshot& n, const cluster_snapshot& c) {
   return fmt::format("{} of {}, not {}", others - missing.size(), others, fmt::join(missing, ", "));
 }
 
+std::string uptime_of(const node_snapshot& n) {
+  return n.uptime_seconds <= 0 ? "-" : format_seconds(n.uptime_seconds);
+}
+
+std::string memory_of(const node_snapshot& n) {
+  if (n.memory_bytes == 0) return "-";
+  return fmt::format("{} in use, jobs may use {}", format_bytes(n.memory_bytes),
+                     n.memory_max_bytes == 0 ? "all there is" : format_bytes(n.memory_max_bytes));
+}
+
 // Lines "name  value", names aligned.
 std::string facts(const std::vector<std::pair<std::string_view, std::string>>& lines) {
   std::size_t widest = 0;
@@ -92,13 +103,20 @@ drawn_table list_nodes(const cluster_snapshot& c, std::size_t width) {
            {"ADDRESS", false, 9, 3, 21},
            {"REACHES", false, 3, 4, 40},
            {"DEVICES", false, 14, 5, 40},
-           {"INCARNATION", true, 0, 7},
-           {"ID", false, 0, 6}});
+           {"HOST", false, 6, 6, 24},
+           {"UP", true, 0, 7},
+           {"THREADS", true, 0, 8},
+           {"MEMORY", true, 0, 9},
+           {"VERSION", false, 0, 10},
+           {"INCARNATION", true, 0, 12},
+           {"ID", false, 0, 11}});
   for (const auto& n : c.nodes)
     if (is_recent(n))
       t.add({n.name, node_state_text(n), or_dash(n.kind), or_dash(n.job), std::to_string(n.pid),
-             or_dash(n.address), reach_of(n, c), devices_of(n), std::to_string(n.incarnation),
-             n.id});
+             or_dash(n.address), reach_of(n, c), devices_of(n), or_dash(n.host), uptime_of(n),
+             n.threads == 0 ? "-" : std::to_string(n.threads),
+             n.memory_bytes == 0 ? "-" : format_bytes(n.memory_bytes), or_dash(n.version),
+             std::to_string(n.incarnation), n.id});
   return t.draw(width);
 }
 
@@ -228,19 +246,102 @@ std::string show_node(const cluster_snapshot& c, const node_snapshot& n) {
   for (const auto& j : c.jobs)
     if (std::find(j.participants.begin(), j.participants.end(), n.name) != j.participants.end())
       jobs += fmt::format("{}{} ({})", jobs.empty() ? "" : ", ", j.name, to_string(j.state));
-  return facts({{"name", n.name},
-                {"id", n.id},
-                {"kind", or_dash(n.kind)},
-                {"job", or_dash(n.job)},
-                {"state", node_state_text(n)},
-                {"pid", std::to_string(n.pid)},
-                {"address", or_dash(n.address)},
-                {"reaches", reach_of(n, c)},
-                {"devices", devices_of(n)},
-                {"labels", or_dash(fmt::format("{}", fmt::join(n.labels, ", ")))},
-                {"incarnation", std::to_string(n.incarnation)},
-                {"actors", or_dash(actors)},
-                {"takes part in", or_dash(jobs)}});
+  return facts(
+      {{"name", n.name},
+       {"id", n.id},
+       {"kind", or_dash(n.kind)},
+       {"job", or_dash(n.job)},
+       {"state", node_state_text(n)},
+       {"pid", std::to_string(n.pid)},
+       {"address", or_dash(n.address)},
+       {"reaches", reach_of(n, c)},
+       {"host", or_dash(n.host)},
+       {"version", or_dash(n.version)},
+       {"up for", uptime_of(n)},
+       {"threads", n.threads == 0 ? "-" : fmt::format("{}, on {} cores", n.threads, n.cores)},
+       {"memory", memory_of(n)},
+       {"devices", devices_of(n)},
+       {"libraries", or_dash(fmt::format("{}", fmt::join(n.libraries, ", ")))},
+       {"labels", or_dash(fmt::format("{}", fmt::join(n.labels, ", ")))},
+       {"incarnation", std::to_string(n.incarnation)},
+       {"actors", or_dash(actors)},
+       {"takes part in", or_dash(jobs)}});
+}
+
+std::string show_job(const cluster_snapshot& c, const job_snapshot& j) {
+  std::map<std::string, std::map<actor_state, std::size_t>> by_node;
+  for (const auto& a : c.actors)
+    if (belongs(a, j)) ++by_node[a.node][a.state];
+  const auto took = j.started_seconds - j.ended_seconds;
+  auto out = facts(
+      {{"name", j.name},
+       {"id", j.id},
+       {"state", std::string(to_string(j.state))},
+       {"cause", or_dash(j.bare_cause())},
+       {"steps", progress(j)},
+       {"rate",
+        j.steps_per_second() > 0 ? fmt::format("{:.1f} steps/s", j.steps_per_second()) : "-"},
+       {"update", or_dash(j.update)},
+       {"workers", std::to_string(j.workers)},
+       {"shards", std::to_string(j.shards)},
+       {"started", format_seconds(j.started_seconds) + " ago"},
+       {"ended", is_over(j.state) ? fmt::format("{} ago, after {}", format_seconds(j.ended_seconds),
+                                                format_seconds(std::max(0.0, took)))
+                                  : "-"},
+       {"coordinator", or_dash(j.client)},
+       {"takes part", or_dash(fmt::format("{}", fmt::join(j.participants, ", ")))},
+       {"epoch", std::to_string(j.epoch)},
+       {"recoveries", std::to_string(j.recoveries)},
+       {"checkpoints", std::to_string(j.checkpoints)}});
+  for (const auto& [node, states] : by_node) {
+    std::string actors;
+    for (const auto& [state, number] : states)
+      actors += fmt::format("{}{} {}", actors.empty() ? "" : ", ", number, to_string(state));
+    out += fmt::format("on {}: {}\n", node, actors);
+  }
+  return out;
+}
+
+std::string draw_top(const cluster_snapshot& c, std::size_t width, std::size_t height) {
+  std::map<std::string_view, double> busy;
+  std::vector<const actor_snapshot*> actors;
+  for (const auto& a : c.actors) {
+    if (a.state == actor_state::ended) continue;
+    if (a.kind == "stream") busy[a.node] += a.busy_ratio;  // the others run on streams
+    if (a.kind != "stream") actors.push_back(&a);
+  }
+  table nodes({{"NODE"},
+               {"BUSY", true},
+               {"THREADS", true},
+               {"CORES", true, 0, 1},
+               {"MEMORY", true, 0, 2},
+               {"UP", true, 0, 3}});
+  for (const auto& n : c.nodes)
+    if (n.state == node_state::alive)
+      nodes.add({n.name, percent(busy[n.name]), std::to_string(n.threads), std::to_string(n.cores),
+                 n.memory_bytes == 0 ? "-" : format_bytes(n.memory_bytes), uptime_of(n)});
+  auto page = nodes.draw(width).text + "\n";
+  const auto used = static_cast<std::size_t>(std::count(page.begin(), page.end(), '\n')) + 2;
+  const std::size_t fit = height == 0 ? actors.size() : height > used ? height - used : 0;
+  const auto shown = std::min(fit, actors.size());
+  std::ranges::stable_sort(actors, std::greater<>(), [](const auto* a) { return a->busy_ratio; });
+  table t({{"ACTOR", false, 16, 0, 48},
+           {"ID"},
+           {"KIND", false, 0, 3},
+           {"JOB", false, 6, 4, 16},
+           {"BUSY", true},
+           {"QUEUE", true, 0, 1},
+           {"STEPS", true, 0, 2},
+           {"STATE", false, 0, 5}});
+  for (std::size_t i = 0; i < shown; ++i) {
+    const auto& a = *actors[i];
+    t.add({a.name, a.id, a.kind, or_dash(a.job), percent(a.busy_ratio), std::to_string(a.queue),
+           std::to_string(a.steps), std::string(to_string(a.state))});
+  }
+  if (!t.is_empty()) page += t.draw(width).text;
+  if (actors.empty()) page += "no actors\n";
+  if (shown < actors.size()) page += fmt::format("and {} more\n", actors.size() - shown);
+  return page;
 }
 
 std::string show_actor(const actor_snapshot& a, std::size_t width) {

@@ -14,6 +14,9 @@ namespace troupe {
 // Who left as it should stays listed for so long, like ended actors.
 inline constexpr double left_seconds_max = 60;
 
+// Of top: nodes with their load, then the busiest actors; no more lines than `height`, 0: all.
+std::string draw_top(const cluster_snapshot& c, std::size_t width, std::size_t height);
+
 // Not a node that left long ago.
 bool is_recent(const node_snapshot& n) noexcept;
 
@@ -30,6 +33,8 @@ result<const node_snapshot*> find_node(const cluster_snapshot& c, std::string_vi
 result<const actor_snapshot*> find_actor(const cluster_snapshot& c, std::string_view id);
 
 std::string show_node(const cluster_snapshot& c, const node_snapshot& n);
+// With its actors by state, on each node.
+std::string show_job(const cluster_snapshot& c, const job_snapshot& j);
 std::string show_actor(const actor_snapshot& a, std::size_t width);
 
 // "512/4690 (11 %)", "512", or "-".

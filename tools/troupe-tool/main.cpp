@@ -5,6 +5,9 @@
 #include "tools/troupe-tool/answer.hpp"
 #include "tools/troupe-tool/checkpoints.hpp"
 #include "tools/troupe-tool/command.hpp"
+#include "tools/troupe-tool/completion.hpp"
+#include "tools/troupe-tool/context_answers.hpp"
+#include "tools/troupe-tool/contexts.hpp"
 #include "tools/troupe-tool/plans.hpp"
 #include "tools/troupe-tool/terminal.hpp"
 #include "tools/troupe-tool/timeline.hpp"
@@ -22,6 +25,8 @@
 #include <chrono>
 #include <cstdio>
 #include <random>
+#include <span>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -100,7 +105,7 @@ int explain_rate(const command& c) {
 
 // Retries whatever may still change: no cluster yet, nodes that start. A refused token or a bad
 // flag stays as it is.
-int wait_for_nodes(const command& c) {
+int wait_for(const command& c) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(c.ask.timeout_ns);
   for (;;) {
     const auto left =
@@ -109,8 +114,11 @@ int wait_for_nodes(const command& c) {
     auto ask = c.ask;
     ask.timeout_ns = std::clamp(left, poll_ns, question_ns);
     const auto snapshot = ask_cluster(ask);
-    if (snapshot && nodes_alive(*snapshot) >= c.nodes_wanted)
+    if (snapshot && c.job_wanted) {
+      if (const auto done = answer_waited_for_job(c, *snapshot)) return print(*done);
+    } else if (snapshot && nodes_alive(*snapshot) >= c.nodes_wanted) {
       return print(answer_wait_done(c, *snapshot));
+    }
     if (!snapshot && (snapshot.error().code() == error_code::denied ||
                       snapshot.error().code() == error_code::usage))
       return print(answer_error(snapshot.error()));
@@ -195,36 +203,93 @@ int explain_plan(const command& c) {
   return print(answer_plan(c, *make_host_disk(), ops));
 }
 
+// A list after the other, with what was not there on stderr, until the pipe is closed.
+int watch_in_pipe(const command& c) {
+  for (bool is_first = true;; is_first = false) {
+    const auto snapshot = ask_cluster(c.ask);
+    auto o = snapshot ? answer_to(c, *snapshot, {}) : answer_error(snapshot.error());
+    if (o.exit_code == static_cast<int>(error_code::usage)) return print(o);
+    if (!is_first && !c.json) o.out.insert(0, "\n");
+    print(o);
+    if (std::ferror(stdout) != 0) return static_cast<int>(error_code::failed);
+    std::this_thread::sleep_for(std::chrono::nanoseconds(c.interval_ns));
+  }
+}
+
 // Until q or Ctrl-C. A cluster that is not there now may come back, so errors are shown on the
 // page.
-int redraw_status(const command& c) {
+int redraw(const command& c) {
   auto page = terminal::open();
   if (!page) return ask_once(c);
+  const auto interval_ns = c.interval_ns > 0 ? c.interval_ns : redraw_ns;
   do {
     const auto snapshot = ask_cluster(c.ask);
     const auto o =
         snapshot ? answer_to(c, *snapshot, stdout_screen()) : answer_error(snapshot.error());
     (*page)->draw(o.out + (o.err.empty() ? "" : "\n" + o.err));
-  } while ((*page)->wait(redraw_ns));
+  } while ((*page)->wait(interval_ns));
   return 0;
 }
 
 }  // namespace
 
-int main(int count, char** values) {
-  const std::vector<std::string> arguments(values + std::min(count, 1), values + count);
-  const auto parsed = parse_command(arguments);
-  if (!parsed.to_run) return print({parsed.exit_code, parsed.out, parsed.err});
-  const auto& c = *parsed.to_run;
+namespace {
+
+// What completion offers is of the cluster that the line says, and is asked for only briefly.
+int complete_line(std::span<const std::string> words, const surroundings& around) {
+  const auto names = [&](std::string_view kind, std::span<const std::string> flags) {
+    std::vector<std::string> found;
+    std::vector<std::string> line(flags.begin(), flags.end());
+    line.insert(line.end(), {"names", std::string(kind), "--timeout", "500ms"});
+    const auto parsed = parse_command(line, around);
+    if (!parsed.to_run) return found;
+    if (kind == "contexts") {
+      for (const auto& [name, place] : around.known.places) found.push_back(name);
+    } else if (const auto snapshot = ask_cluster(parsed.to_run->ask)) {
+      std::istringstream lines(answer_to(*parsed.to_run, *snapshot, {}).out);
+      for (std::string name; std::getline(lines, name);) found.push_back(name);
+    }
+    return found;
+  };
+  std::string out;
+  for (const auto& [word, meaning] : complete(words, names))
+    out += meaning.empty() ? word + "\n" : fmt::format("{}\t{}\n", word, meaning);
+  return print({0, out, {}});
+}
+
+int run(const command& c, const surroundings& around) {
   if (c.action == verb::version) return print(answer_version(c));
+  if (c.action == verb::completion) return print({0, c.script, {}});
+  if (is_of_contexts(c.action) || (c.action == verb::names && c.kind == object_kind::none))
+    return print(answer_contexts(c, around));
   if (c.action == verb::plan) return explain_plan(c);
-  if (c.action == verb::wait) return wait_for_nodes(c);
+  if (c.action == verb::wait) return wait_for(c);
   if (c.action == verb::timeline) return record_timeline(c);
   if (c.action == verb::why) return c.is_slow ? explain_rate(c) : explain_waits(c);
   if (is_change(c.action)) return change(c);
   if (c.action == verb::list_checkpoints || c.action == verb::verify_checkpoints)
     return print(answer_checkpoints(c, *make_host_disk(), stdout_screen().width));
   const bool is_interactive = isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0;
-  if (c.action == verb::none && is_interactive && !c.json) return redraw_status(c);
+  const bool is_live = c.action == verb::none || c.action == verb::top || c.is_watch;
+  if (is_live && is_interactive && !c.json) return redraw(c);
+  if (c.is_watch) return watch_in_pipe(c);
   return ask_once(c);
+}
+
+}  // namespace
+
+int main(int count, char** values) {
+  const std::vector<std::string> arguments(values + std::min(count, 1), values + count);
+  const auto around = look_around();
+  if (arguments.size() >= 2 && arguments[0] == "__complete" && arguments[1] == "--")
+    return complete_line(std::span(arguments).subspan(2), around);
+  const auto parsed = parse_command(arguments, around);
+  if (!parsed.to_run) return print({parsed.exit_code, parsed.out, parsed.err});
+  const auto code = run(*parsed.to_run, around);
+  const bool is_elsewhere = code == static_cast<int>(error_code::unreachable) ||
+                            code == static_cast<int>(error_code::denied);
+  if (is_elsewhere && !parsed.to_run->context.empty())
+    fmt::print(stderr, "troupe: it was asked where context '{0}' says (troupe context show {0})\n",
+               parsed.to_run->context);
+  return code;
 }

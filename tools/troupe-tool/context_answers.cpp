@@ -1,0 +1,122 @@
+#include "tools/troupe-tool/context_answers.hpp"
+
+#include "tools/troupe-tool/near_names.hpp"
+#include "tools/troupe-tool/table.hpp"
+#include "troupe/runtime/text/json_line.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace troupe {
+
+namespace {
+
+std::string protection_text(const wire_protection& p) {
+  if (p.insecure) return "insecure";
+  return p.has_files() ? "certificates" : p.tls ? "tls" : "-";
+}
+
+std::string dash_if_empty(std::string text) { return text.empty() ? "-" : text; }
+
+std::string cluster_of(const cluster_place& p) { return p.cluster.empty() ? "default" : p.cluster; }
+
+// A file is meant where the context is made, not where it is used.
+std::string absolute(const std::string& file) {
+  std::error_code none;
+  const auto path = std::filesystem::absolute(file, none);
+  return file.empty() || none ? file : path.lexically_normal().string();
+}
+
+outcome list_contexts(const command& c, const surroundings& around) {
+  const auto& in_use = around.context.empty() ? around.known.current : around.context;
+  if (c.json) {
+    auto all = around.known;
+    all.current = in_use;
+    return {0, to_json(all) + "\n", {}};
+  }
+  if (around.known.places.empty())
+    return {0, "no contexts; troupe context set NAME --join HOST:PORT makes one\n", {}};
+  table t({{"IN USE"}, {"NAME"}, {"CLUSTER"}, {"JOIN"}, {"TOKEN FILE"}, {"PROTECTION"}});
+  for (const auto& [name, p] : around.known.places)
+    t.add({name == in_use ? "*" : "", name, cluster_of(p),
+           dash_if_empty(fmt::format("{}", fmt::join(p.join, ","))), dash_if_empty(p.token_file),
+           protection_text(p.protect)});
+  return {0, t.draw(0).text, {}};
+}
+
+outcome show_context(const command& c, const surroundings& around) {
+  std::string used;
+  const auto place = resolve_place({}, c.id, around, used);
+  if (!place) return answer_error(place.error());
+  if (c.json) return {0, to_json(*place) + "\n", {}};
+  return {
+      0,
+      fmt::format("context     {}\ncluster     {}\njoin        {}\ntoken file  {}\n"
+                  "protection  {}\nfile        {}\n",
+                  used.empty() ? "- (flags, environment and defaults)" : used, cluster_of(*place),
+                  dash_if_empty(fmt::format("{}", fmt::join(place->join, ","))),
+                  dash_if_empty(place->token_file), protection_text(place->protect),
+                  dash_if_empty(around.file)),
+      {}};
+}
+
+outcome unknown_context(const std::string& name, const contexts& known) {
+  std::vector<std::string> names;
+  for (const auto& [one, place] : known.places) names.push_back(one);
+  return answer_error(error(error_code::not_found,
+                            fmt::format("there is no context '{}'{}; troupe context list shows all",
+                                        name, did_you_mean(name, names))));
+}
+
+outcome name_contexts(const surroundings& around) {
+  std::string out;
+  for (const auto& [name, place] : around.known.places) out += name + "\n";
+  return {0, out, {}};
+}
+
+}  // namespace
+
+outcome answer_contexts(const command& c, const surroundings& around) {
+  if (!around.why_unknown.empty())
+    return answer_error(error(error_code::usage, around.why_unknown));
+  if (c.action == verb::names) return name_contexts(around);
+  if (c.action == verb::list_contexts) return list_contexts(c, around);
+  if (c.action == verb::show_context) return show_context(c, around);
+  auto next = around.known;
+  const bool is_known = next.places.contains(c.id);
+  std::string said;
+  if (c.action == verb::set_context) {
+    auto place = c.place;
+    for (auto* file :
+         {&place.token_file, &place.protect.certificate, &place.protect.key, &place.protect.ca})
+      *file = absolute(*file);
+    next.places[c.id] = std::move(place);
+    said = fmt::format("{} is {}{}", c.id, is_known ? "changed" : "made",
+                       next.current == c.id
+                           ? ""
+                           : fmt::format("; troupe context use {} makes it the one in use", c.id));
+  } else if (!is_known) {
+    return unknown_context(c.id, next);
+  } else if (c.action == verb::use_context) {
+    next.current = c.id;
+    said = fmt::format("{} is in use{}", c.id,
+                       around.context.empty() || around.context == c.id
+                           ? ""
+                           : fmt::format(", but where TROUPE_CONTEXT says otherwise, as here ({})",
+                                         around.context));
+  } else {
+    next.places.erase(c.id);
+    if (next.current == c.id) next.current.clear();
+    said = fmt::format("{} is removed", c.id);
+  }
+  if (const auto ok = write_contexts(around.file, next); !ok) return answer_error(ok.error());
+  return {0, c.json ? to_json(next) + "\n" : said + "\n", {}};
+}
+
+}  // namespace troupe
