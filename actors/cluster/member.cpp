@@ -248,8 +248,16 @@ void member_core::look_around() {
   std::ranges::sort(known);
   env_.places->look(std::move(known), [this, alive = is_alive_](const auto& found) {
     if (!*alive || has_left_) return;
+    const auto is_members = [&](const std::string& place) {
+      return place == env_.self.address ||
+             std::ranges::any_of(membership_->members(),
+                                 [&](const auto& m) { return is_living(m) && m.address == place; });
+    };
     for (const auto& p : found)
-      if (p.id != env_.self.id && membership_->find(p.id) == nullptr && !links_.contains(p.id))
+      if (raw(p.id) == 0 && !is_members(p.address))
+        membership_->add_seed(p.address, false, now());
+      else if (raw(p.id) != 0 && p.id != env_.self.id && membership_->find(p.id) == nullptr &&
+               !links_.contains(p.id))
         membership_->add_seed(p.address, false, now(), p.id);
   });
 }

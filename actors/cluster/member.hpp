@@ -54,16 +54,16 @@ namespace troupe {
 
 inline constexpr supervision_policy member_policy{.restart = restart_kind::transient,
                                                   .limits = no_restarts};
-// Where other members of this machine may be found.
+// Where other members may be found.
 class rendezvous {
  public:
   struct place {
     std::string address;
-    node_id id{};
+    node_id id{};  // 0: not known
   };
   virtual ~rendezvous() = default;
   // Looks for members whose ids are not among `known` (sorted) and gives their places to `found`,
-  // once, on the member's thread, now or later. A look while another one goes on is not begun, nor
+  // at once or in parts, on the member's thread, now or later. A look while another one goes on is not begun, nor
   // does `found` come after the end of this object. Never blocks: a disk may take its time.
   using found_handler = std::function<void(std::vector<place>)>;
   virtual void look(std::vector<node_id> known, found_handler found) = 0;

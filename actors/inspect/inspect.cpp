@@ -1,8 +1,10 @@
 #include "troupe/actors/inspect/inspect.hpp"
 
+#include "troupe/actors/cluster/dns_discovery.hpp"
 #include "troupe/actors/cluster/local_discovery.hpp"
 #include "troupe/actors/inspect/guest.hpp"
 #include "troupe/actors/net/io_loop.hpp"
+#include "troupe/actors/net/tcp_socket.hpp"
 #include "troupe/runtime/text/address.hpp"
 
 #include <fmt/format.h>
@@ -112,8 +114,19 @@ class asker {
  private:
   result<void> begin(local_discovery& here) {
     shake_ = guest_options(options_.cluster, here.token());
-    for (const auto& j : options_.join)
+    std::vector<address> names;
+    const auto joins = split_joins(options_.join, names);
+    if (!joins) return joins.error();
+    for (const auto& j : *joins)
       if (auto asked = ask(j, j); !asked) return asked;
+    for (const auto& name : names) {
+      const auto found = look_up(name);
+      if (!found) return found.error();
+      for (const auto& one : *found) {
+        const auto place = to_string(to_address(one));
+        if (auto asked = ask(place, place); !asked) return asked;
+      }
+    }
     if (!options_.join.empty()) return {};
     for (const auto& p : here.find(end_ns_ - loop_.now_ns())) (void)ask(p.address, p.address);
     if (questions_.empty() && here.silent() > 0)

@@ -5,6 +5,7 @@
 #include "troupe/actors/base/mailbox.hpp"
 #include "troupe/actors/base/scheduler.hpp"
 #include "troupe/actors/base/tell.hpp"
+#include "troupe/actors/cluster/dns_discovery.hpp"
 #include "troupe/actors/cluster/local_discovery.hpp"
 #include "troupe/actors/cluster/member.hpp"
 #include "troupe/actors/disk/archive.hpp"
@@ -191,6 +192,7 @@ struct process::parts {
   host_device device;
   std::unique_ptr<disk> files = make_host_disk();
   std::unique_ptr<local_discovery> discovery;
+  std::unique_ptr<dns_discovery> names;  // null: --join has none
   std::shared_ptr<member_core> member;
   scheduler_config config;
   std::unique_ptr<caf::actor_system> system;
@@ -237,7 +239,7 @@ result<std::unique_ptr<process>> process::begin(const process_options& options) 
   p->streams = std::max<std::uint32_t>(1, options.streams);
   if (options.kind == member_kind::node && options.listen.empty())
     for (const auto& j : options.join)
-      if (const auto seed = parse_address(j); seed && !is_loopback(*seed))
+      if (const auto seed = parse_join(j); seed && !is_loopback(seed->at))
         return error(
             error_code::usage,
             fmt::format(
@@ -246,8 +248,9 @@ result<std::unique_ptr<process>> process::begin(const process_options& options) 
                 j));
   const auto at = parse_address(options.listen.empty() ? "127.0.0.1:0" : options.listen);
   if (!at) return at.error();
-  for (const auto& j : options.join)
-    if (const auto seed = parse_address(j); !seed) return seed.error();
+  std::vector<troupe::address> names;
+  auto seeds = split_joins(options.join, names);
+  if (!seeds) return seeds.error();
   if (!options.announce.empty()) {
     const auto told = parse_address(options.announce);
     if (!told) return error(error_code::usage, "--announce: " + told.error().message());
@@ -268,7 +271,7 @@ result<std::unique_ptr<process>> process::begin(const process_options& options) 
   env.self.libraries = libraries_of(p->ops);
   for (const auto& g : gpus->gpus) add_device(env.self.devices, g.hardware, g.memory_bytes);
   env.cluster = options.cluster.empty() ? "alone" : options.cluster;
-  env.seeds = options.join;
+  env.seeds = std::move(*seeds);
   env.announced = options.announce;
   env.net = &p->net;
   env.clock = p->clock;
@@ -301,6 +304,10 @@ result<std::unique_ptr<process>> process::begin(const process_options& options) 
       say("WARNING: " + env.warning);
     }
     env.places = p->discovery.get();
+    if (!names.empty()) {
+      p->names = std::make_unique<dns_discovery>(std::move(names), env.places, p->loop);
+      env.places = p->names.get();
+    }
   }
   auto lane_of_io = std::make_shared<trace_lane>(monotonic_ns, trace_lane::worker_events);
   env.lane = lane_of_io;

@@ -65,6 +65,10 @@ void membership::add_seed(std::string address, bool is_lasting, std::int64_t now
     if (raw(id) != 0) s.id = id;
     return;
   }
+  // Those that were only found may be gone; what a person has named stays.
+  if (const auto oldest = std::ranges::find(seeds_, false, &seed::is_lasting);
+      seeds_.size() >= options_.seeds_max && oldest != seeds_.end())
+    seeds_.erase(oldest);
   if (seeds_.size() < options_.seeds_max)
     seeds_.push_back({std::move(address), id, is_lasting, now_ns, options_.redial_ns});
   dial_seeds(now_ns);

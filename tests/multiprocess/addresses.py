@@ -5,6 +5,8 @@ import itertools
 import json
 import os
 import shutil
+import signal
+import socket
 import stat
 import subprocess
 import unittest
@@ -137,6 +139,33 @@ class addresses(address_test):
         with open(self.token, "w") as f:
             f.write("0123456789abcdef" * 2 + "\n")
         self.until("the events tell of it", lambda: "from 127.0.0.1 (wrong token" in self.ask(seed, "events").out)
+
+    def test_a_name_is_looked_up_for_all_that_it_stands_for_and_again(self):
+        """localhost stands for 127.0.0.1 and ::1: one of them is the node itself, and the other comes later."""
+        first = self.node_apart("--listen", "127.0.0.1:0")
+        name = f"dns:localhost:{first.port}"
+        try:
+            with socket.socket(socket.AF_INET6) as probe:
+                probe.bind(("::1", first.port))
+        except OSError:
+            self.skipTest("no IPv6 on loopback, or its port is taken")
+        second = self.start_apart("troupe-node", "--lease", self.lease, "--gpus", "none", "--listen", f"[::1]:{first.port}", "--join", name)
+        self.address(second)
+        listed = self.is_whole(name, 2)
+        self.assertEqual({n["pid"] for n in listed}, {first.pid, second.pid})
+        second.send(signal.SIGTERM)
+        self.assertEqual(second.wait(), 0, second.tail())
+        first.send(signal.SIGTERM)
+        self.assertEqual(first.wait(), 0, first.tail())
+        # Both know the name alone, and the first is there before the second is.
+        early = self.start_apart("troupe-node", "--lease", self.lease, "--gpus", "none", "--listen", f"[::1]:{first.port}", "--join", name)
+        self.address(early)
+        late = self.start_apart("troupe-node", "--lease", self.lease, "--gpus", "none", "--listen", f"127.0.0.1:{first.port}")
+        self.address(late)
+        self.is_whole(f"127.0.0.1:{first.port}", 2)
+        bad = self.start_apart("troupe-node", "--join", "dns:nowhere")
+        self.assertEqual(bad.wait(), 2, bad.tail())
+        self.assertIn("dns:nowhere", bad.err)
 
     def test_a_runtime_folder_that_others_may_write_to_is_refused(self):
         folder = self.path("open")

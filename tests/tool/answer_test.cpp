@@ -166,6 +166,7 @@ BOOST_AUTO_TEST_CASE(a_job_is_waited_for_until_it_is_so_or_cannot_be) {
   const auto over = wait("wait job=done mnist").value();
   BOOST_TEST(over.exit_code == 1);
   BOOST_TEST(has_text(over.err, "mnist is failed, and will not be done any more: no memory"));
+  BOOST_TEST(!wait("wait job=running mnist").has_value());  // another one may begin
   const auto late = answer_wait_timed_out(parse("wait job=done mnist"), c);
   BOOST_TEST(late.exit_code == 4);
   BOOST_TEST(has_text(late.err, "mnist is failed, not done"));

@@ -4,6 +4,7 @@
 #include "troupe/actors/models/onnx_stage.hpp"
 #include "troupe/actors/process/process.hpp"
 #include "troupe/actors/program/protection_flags.hpp"
+#include "troupe/devices/files/service_manager.hpp"
 #include "troupe/devices/files/signals.hpp"
 #include "troupe/runtime/plan/device_name.hpp"
 #include "troupe/runtime/text/byte_size.hpp"
@@ -48,7 +49,8 @@ int main(int argc, char** argv) {
                  "--listen (containers, address translation, port mappings); port 0: the one that "
                  "it listens on");
   app.add_option("--join", options.join,
-                 "HOST:PORT of a member, or several with commas; may be repeated")
+                 "HOST:PORT of a member, or several with commas; dns:NAME:PORT: members at all "
+                 "addresses of that name, which is looked up again and again; may be repeated")
       ->delimiter(',')
       ->envname("TROUPE_JOIN");
   app.add_option("--job", options.job,
@@ -196,8 +198,11 @@ int main(int argc, char** argv) {
   }
   fmt::print("listening {}\n", (*process)->address());
   std::fflush(stdout);
+  troupe::tell_service_manager(
+      fmt::format("READY=1\nSTATUS=cluster {}, listening {}", options.cluster, (*process)->address()));
   int signal = 0;
   sigwait(&signals, &signal);
+  troupe::tell_service_manager("STOPPING=1\nSTATUS=hands its work over");
   if (signal == leave_asked) signal = SIGTERM;
   if (signal == SIGUSR1 && denied) {
     fmt::print(stderr, "troupe-node: {}\n", denied->text());

@@ -440,9 +440,10 @@ outcome answer_wait_done(const command& c, const cluster_snapshot& snapshot) {
   return o;
 }
 
-// Who is over stays as it is; a training that is suspended may go on under the same name.
+// Who is over stays as it is, but one that is suspended may go on, and another one of the same name
+// may begin.
 static bool may_become(job_state now, job_state wanted) {
-  return !is_over(now) || now == wanted || now == job_state::suspended;
+  return !is_over(now) || !is_over(wanted) || now == job_state::suspended;
 }
 
 std::optional<outcome> answer_waited_for_job(const command& c, const cluster_snapshot& now) {

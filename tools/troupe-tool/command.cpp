@@ -214,7 +214,7 @@ std::optional<std::string> set_place(command& c, const grammar_texts& t,
       c.action == verb::verify_checkpoints)
     return std::nullopt;
   if (c.action == verb::names && c.kind == object_kind::none) return std::nullopt;
-  auto place = resolve_place(c.place, t.context, around, c.context);
+  auto place = c.is_system ? c.place : resolve_place(c.place, t.context, around, c.context);
   if (!place) return place.error().message();
   if (!place->cluster.empty()) c.ask.cluster = place->cluster;
   c.ask.join = place->join;

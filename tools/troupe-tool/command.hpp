@@ -102,6 +102,7 @@ struct command {
   bool is_watch = false;         // of list: again and again
   std::int64_t interval_ns = 0;  // of list --watch and top
   cluster_place place{};         // of set_context
+  bool is_system = false;        // as the user troupe, where its service keeps its sockets
   std::string context;           // that the place of the cluster is taken from; "": none
   std::string script;            // of completion: what is printed
   std::int64_t duration_ns = 0;  // of timeline, whose job is `id`, and of why --slow

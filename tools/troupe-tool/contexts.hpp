@@ -6,7 +6,7 @@
 //       (TROUPE_CLUSTER, TROUPE_JOIN with commas, TROUPE_TOKEN_FILE), then the context of
 //       TROUPE_CONTEXT, then the current one. A context that nobody named on the command line
 //       counts only as a whole: where a flag or the environment says a cluster or an address, it
-//       is not used.
+//       is not used, nor where --system says it.
 // CX-2  parse(to_json(x)) == x. A file that is no such JSON is a usage error that names it; unknown
 //       keys are an error too: they may be a mistyped protection.
 // CX-3  The file is replaced as a whole, and only its user can read it.

@@ -28,15 +28,19 @@ void add_global_flags(CLI::App& app, command& c, grammar_texts& t) {
   app.add_option("--cluster", c.place.cluster,
                  "Name of the cluster (default: $TROUPE_CLUSTER, else default)")
       ->type_name("NAME");
-  app.add_option("--join", c.place.join,
-                 "Address of a node; may be given more than once (default: $TROUPE_JOIN, with "
-                 "commas)")
+  app.add_option(
+         "--join", c.place.join,
+         "Address of a node, or dns:NAME:PORT for all addresses of that name; may be given more than once (default: $TROUPE_JOIN, with "
+         "commas)")
       ->type_name("HOST:PORT")
       ->allow_extra_args(false);
   app.add_option("--token-file", c.place.token_file,
                  "File with the cluster's token (default: $TROUPE_TOKEN_FILE)")
       ->type_name("FILE");
   add_protection_flags(app, c.place.protect);
+  app.add_flag("--system", c.is_system,
+               "The nodes that this machine's service manager has started (systemctl start "
+               "troupe-node@NAME): for root and the user troupe");
   app.add_flag("--json", c.json, "One line of JSON on stdout");
   app.add_option(
          "--timeout", t.timeout,

@@ -19,11 +19,14 @@
 #include "troupe/runtime/insight/why.hpp"
 
 #include <fmt/format.h>
+#include <grp.h>
+#include <pwd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <random>
 #include <span>
 #include <sstream>
@@ -257,7 +260,27 @@ int complete_line(std::span<const std::string> words, const surroundings& around
   return print({0, out, {}});
 }
 
+// Where the packages' service has its sockets, which are its user's.
+result<void> become_service_user() {
+  constexpr const char* user = "troupe";
+  constexpr const char* folder = "/run/troupe";
+  const auto* entry = ::getpwnam(user);
+  if (entry == nullptr)
+    return error(error_code::usage, "--system: there is no user troupe: is the package installed?");
+  if (::geteuid() != entry->pw_uid) {
+    if (::geteuid() != 0)
+      return error(error_code::denied, "--system: that is for root and the user troupe (sudo)");
+    if (::setgroups(0, nullptr) != 0 || ::setgid(entry->pw_gid) != 0 ||
+        ::setuid(entry->pw_uid) != 0)
+      return error(error_code::failed, "--system: cannot become the user troupe");
+  }
+  ::setenv("XDG_RUNTIME_DIR", folder, 1);
+  return {};
+}
+
 int run(const command& c, const surroundings& around) {
+  if (c.is_system)
+    if (const auto ok = become_service_user(); !ok) return print(answer_error(ok.error()));
   if (c.action == verb::version) return print(answer_version(c));
   if (c.action == verb::completion) return print({0, c.script, {}});
   if (is_of_contexts(c.action) || (c.action == verb::names && c.kind == object_kind::none))

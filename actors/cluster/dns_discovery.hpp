@@ -1,0 +1,55 @@
+#pragma once
+// Members at all addresses of a DNS name: --join dns:NAME:PORT, as of a headless service of
+// Kubernetes or a round-robin record. The name is looked up again and again, so that who comes
+// later is found, too; an address that leads to this process itself is tried once.
+//
+// DN-1  A look never blocks: the system's resolver has a thread of its own, and one lookup of a
+//       name goes on at a time, at most every `dns_again_ns`.
+// DN-2  A name that has no address (yet) costs nothing but the next look.
+//
+// Threading: the loop's.
+
+#include "troupe/actors/cluster/member.hpp"
+#include "troupe/runtime/text/address.hpp"
+#include "troupe/schema/error.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace troupe {
+
+class io_loop;
+
+inline constexpr std::int64_t dns_again_ns = 1'000'000'000;
+
+// What --join says: an address, or the name in "dns:NAME:PORT".
+struct join_place {
+  address at;
+  bool is_dns = false;
+};
+// usage errors name the text.
+result<join_place> parse_join(std::string_view text);
+// Of those that are no names; the others' names are put into `names`.
+result<std::vector<std::string>> split_joins(std::span<const std::string> joins,
+                                             std::vector<address>& names);
+
+class dns_discovery final : public rendezvous {
+ public:
+  // `also` looks, and announces, too; null: nobody does. It outlives this object, as the loop does.
+  dns_discovery(std::vector<address> names, rendezvous* also, io_loop& loop);
+  ~dns_discovery() override;
+
+  void look(std::vector<node_id> known, found_handler found) override;
+  result<void> announce(const member_info& self) override;
+
+ private:
+  struct question;
+  std::vector<std::unique_ptr<question>> questions_;
+  rendezvous* also_;
+};
+
+}  // namespace troupe
