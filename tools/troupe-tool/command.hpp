@@ -7,7 +7,8 @@
 //          [--nodes N] [--update sync|allreduce|async] [--fuse on|off] [--load FILE] [--dot|--svg]
 //          | wait nodes=N | checkpoint list|verify DIR | checkpoint make JOB | cluster leave NODE |
 //          job stop|finish|detach JOB | topology show|pause|resume|drain NAME |
-//          topology replicas NAME STAGE N | topology move NAME STAGE NODE | version
+//          topology replicas NAME STAGE N | topology move NAME STAGE NODE | serve [--http
+//          HOST:PORT] | version
 //
 // Kinds are taken in singular and plural.
 
@@ -46,6 +47,7 @@ enum class verb : std::uint8_t {
   set_replicas,
   move_stage,
   timeline,
+  serve,
   version
 };
 // The cluster is asked to do something, and the tool waits until it has.
@@ -82,7 +84,9 @@ struct command {
   std::int64_t duration_ns = 0;    // of timeline, whose job is `id`, and of why --slow
   bool is_slow = false;            // why: what bounds its rate
   bool json = false;
-  plan_wishes plan{};  // of verb plan; the graph's file is `id`
+  std::string listen = "127.0.0.1:0";  // of serve
+  std::string page_token_file;         // of serve; "": that of the cluster, if any
+  plan_wishes plan{};                  // of verb plan; the graph's file is `id`
   // Its timeout is the whole one, for wait, make and leave too; its parts are what the verb needs.
   ask_options ask;
 };

@@ -6,6 +6,7 @@
 #include "tools/troupe-tool/checkpoints.hpp"
 #include "tools/troupe-tool/command.hpp"
 #include "tools/troupe-tool/plans.hpp"
+#include "tools/troupe-tool/serve.hpp"
 #include "tools/troupe-tool/terminal.hpp"
 #include "tools/troupe-tool/timeline.hpp"
 #include "troupe/actors/inspect/inspect.hpp"
@@ -219,6 +220,7 @@ int main(int count, char** values) {
   if (c.action == verb::version) return print(answer_version(c));
   if (c.action == verb::plan) return explain_plan(c);
   if (c.action == verb::wait) return wait_for_nodes(c);
+  if (c.action == verb::serve) return serve(c);
   if (c.action == verb::timeline) return record_timeline(c);
   if (c.action == verb::why) return c.is_slow ? explain_rate(c) : explain_waits(c);
   if (is_change(c.action)) return change(c);
