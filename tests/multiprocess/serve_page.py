@@ -211,6 +211,51 @@ class serve_page(harness.cluster_test):
         self.assertEqual([dict(k)["node"] for k in series["troupe_node_silent"]], [silent[0]["name"]])
         self.ends(page)
 
+    # --- the page, in a browser ---------------------------------------------------------------------------------------
+
+    def dom(self, page):
+        """What a browser has made of the page after its first answers."""
+        browser = shutil.which("chromium")
+        if browser is None:
+            self.skipTest("the page is looked at with chromium, which is not installed (Debian: chromium)")
+        # Its time runs ahead of ours while nothing is loaded: seconds of the page are over at once.
+        p = harness.program([browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-breakpad", "--no-first-run",
+                             f"--user-data-dir={self.path('browser')}", "--virtual-time-budget=4000", "--dump-dom",
+                             f"http://{page.host}:{page.port}/"], dict(self.environment, HOME=self.folder.name))
+        self.programs.append(p)
+        try:
+            self.assertEqual(p.wait(2 * harness.HANG), 0, p.tail())
+        finally:
+            try:
+                os.killpg(p.pid, signal.SIGKILL)  # its helpers
+            except ProcessLookupError:
+                pass
+        return p.out
+
+    def test_a_browser_shows_the_cluster(self):
+        names = {self.name_of(n) for n in self.start_nodes(2)}
+        name = "<script>document.title='it ran'</script><b>"
+        self.train_long(name)
+        page = self.serve()
+        dom = self.dom(page)
+        escaped = name.replace("<", "&lt;").replace(">", "&gt;")
+        self.assertIn(f"<h3>{escaped}</h3>", dom)
+        self.assertEqual(dom.count("<script>"), 1)  # the page's own
+        self.assertNotIn("<title>it ran", dom)
+        self.assertIn('class="pill good" role="status">live<', dom)
+        self.assertRegex(dom, r'id="summary"[^>]*>2 nodes, 1 job running, \d+ actors<')
+        for node in names:
+            self.assertIn(f"<td class=\"\">{node}</td>", dom)
+        rows = re.findall(r'<tr class="[a-z]*" aria-rowindex="\d+">', dom)
+        self.assertGreater(len(rows), 5)
+        self.assertRegex(dom, r'<g class="vertex [a-z]*"><title>worker/0/')
+        self.assertRegex(dom, r'<option value="[0-9a-f]+">&lt;script&gt;')
+
+    def test_a_browser_is_told_that_nobody_is_there(self):
+        dom = self.dom(self.serve())
+        self.assertIn(">no cluster<", dom)
+        self.assertIn("The cluster does not answer: no node of cluster", dom)
+
     # --- who may look -------------------------------------------------------------------------------------------------
 
     def token_file(self, name="token", text="a-token-of-the-tests-0123456789"):

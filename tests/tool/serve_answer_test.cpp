@@ -107,11 +107,15 @@ BOOST_AUTO_TEST_CASE(every_path_has_a_kind) {
 
 BOOST_AUTO_TEST_CASE(the_page_is_one_file_and_its_policy_names_what_is_in_it) {
   const auto page = *answer_fixed("/").body;
-  for (const char* outside : {"http://", "src=", "@import", "url(", "innerHTML", "document.write",
-                              " style=", " onclick", "eval("})
-    BOOST_TEST(page.find(outside) == std::string::npos, outside);
   const auto at = page.find("<script>") + 8;
-  const auto script = page.substr(at, page.find("</script>") - at);
+  const auto markup = page.substr(0, at), script = page.substr(at, page.find("</script>") - at);
+  for (const char* outside : {"//ui", "http:", "https:", "src=", "@import", "url(", "<link"})
+    BOOST_TEST(page.find(outside) == std::string::npos, outside);
+  for (const char* refused : {" style=", " onclick=", " onload="})  // by the policy
+    BOOST_TEST(markup.find(refused) == std::string::npos, refused);
+  for (const char* markup_of_texts : {"innerHTML", "outerHTML", "insertAdjacent", "document.write",
+                                      "eval(", "new Function", "DOMParser"})
+    BOOST_TEST(script.find(markup_of_texts) == std::string::npos, markup_of_texts);
   BOOST_TEST(content_policy().find(policy_hash(script)) != std::string::npos);
   BOOST_TEST(content_policy().find("default-src 'none'") == 0U);
 }
