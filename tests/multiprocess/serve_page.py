@@ -48,6 +48,57 @@ def parse_metrics(text):
     return series, types
 
 
+SOURCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+PROMQL = {"sum", "min", "max", "by", "rate", "increase", "deriv", "time", "label_values"}
+PANELS = {"row", "stat", "timeseries", "bargauge", "table", "state-timeline"}
+
+
+def check_dashboard(board, series):
+    """That it is of Grafana's model, and asks for metrics and labels that there are."""
+    asked = []
+
+    def check_expression(text):
+        bare = re.sub(r'"(?:[^"\\]|\\.)*"', '""', text)
+        for part in re.finditer(r"\b([a-z_]\w*)\b\s*(?:\{([^}]*)\})?", re.sub(r"\[\w+\]", "", bare)):
+            name, matchers = part.groups()
+            if name in series:
+                labels = {label for key in series[name] for label, _ in key} | {"instance"}
+                for matcher in filter(None, (matchers or "").split(",")):
+                    label = re.fullmatch(r'\s*(\w+)\s*(?:=~|!~|!=|=)\s*""', matcher)
+                    assert label and label.group(1) in labels, f"{text}: {name} has no label {matcher}"
+                asked.append(name)
+            else:
+                assert name in PROMQL or name in {"state", "instance", "job_name"}, f"{text}: there is no metric {name}"
+
+    assert {"title", "uid", "schemaVersion", "panels", "templating", "time"} <= set(board)
+    assert isinstance(board["schemaVersion"], int) and re.fullmatch(r"[\w-]{1,40}", board["uid"])
+    variables = {v["name"] for v in board["templating"]["list"]}
+    for v in board["templating"]["list"]:
+        assert v["type"] in ("datasource", "query")
+        if v["type"] == "query":
+            check_expression(v["query"]["query"])
+    assert len({p["id"] for p in board["panels"]}) == len(board["panels"]), "an id twice"
+    taken = set()
+    for p in board["panels"]:
+        assert p["type"] in PANELS and p["title"]
+        at = p["gridPos"]
+        assert at["x"] >= 0 and at["x"] + at["w"] <= 24 and at["h"] > 0
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken, f"{p['title']} lies over another one"
+        taken |= cells
+        if p["type"] == "row":
+            continue
+        assert p["targets"] and len({t["refId"] for t in p["targets"]}) == len(p["targets"])
+        for t in p["targets"]:
+            assert t["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+            check_expression(t["expr"])
+            for used in re.findall(r"\$(\w+)", t["expr"]):
+                assert used in variables, f"{t['expr']}: there is no variable {used}"
+            for label in re.findall(r"\{\{(\w+)\}\}", t["legendFormat"]):
+                assert any(label in dict(key) for name in asked for key in series[name]), f"{t['legendFormat']}: no metric has that label"
+    return set(asked)
+
+
 def value(series, name, **labels):
     return series[name][frozenset(labels.items())]
 
@@ -176,6 +227,9 @@ class serve_page(harness.cluster_test):
                         self.assertGreaterEqual(now[name].get(key, was), was, f"{name} {dict(key)}")
             return text if value(now, "troupe_job_step", **job) > value(first, "troupe_job_step", **job) else None
         text = self.until("the job's step grows", has_grown)
+        with open(os.path.join(SOURCE, "tools", "grafana", "troupe.json"), encoding="utf-8") as f:
+            asked = check_dashboard(json.load(f), first)
+        self.assertGreater(len(asked), 20)
         if shutil.which("promtool"):
             said = subprocess.run(["promtool", "check", "metrics"], input=text, text=True, capture_output=True, timeout=harness.HANG)
             self.assertEqual((said.returncode, said.stderr), (0, ""), said.stdout)

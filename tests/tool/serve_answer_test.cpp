@@ -27,7 +27,8 @@ cluster_look sample_look() {
 }
 
 web_answer ask(const std::string& target, const cluster_look& look) {
-  return answer_look(*parse_target(target), look, nullptr);
+  const auto t = *parse_target(target);
+  return wrong_key(t).value_or(answer_look(t, look, nullptr));
 }
 nlohmann::json json_of(const web_answer& a) { return nlohmann::json::parse(*a.body); }
 
@@ -80,6 +81,7 @@ BOOST_AUTO_TEST_CASE(SE_8_an_error_says_what_and_what_to_do) {
   check("/api/actors?limit=1x", 400, "limit: '1x'");
   check("/api/actors?jbo=mnist", 400, "there is no key 'jbo'");
   check("/api/nodes?job=mnist", 400, "there is no key 'job'");
+  check("/api/slow?second=1", 400, "there is no key 'second'");
   check("/api/graph?format=dot", 400, "format: 'dot'");
   cluster_look nobody;
   nobody.failure = error(error_code::unreachable, "no node runs");

@@ -44,7 +44,7 @@ constexpr std::int64_t fresh_ns = 1'000'000'000;
 constexpr std::int64_t before_ns = 10'000'000'000;  // the look before it, of why
 constexpr std::int64_t before_least_ns = 100'000'000;
 constexpr std::int64_t patience_ns = 3'000'000'000;  // above the time limit of a question
-constexpr std::size_t kept_answers_max = 32;         // of one look
+constexpr std::size_t kept_answers_max = 32, kept_bytes_max = std::size_t{64} << 20;  // of a look
 
 // Of slow: looks are kept at once, and actors may be many.
 constexpr double slow_seconds_max = 10;
@@ -293,6 +293,7 @@ class page_service {
       co_return json_error(404, fmt::format("there is nothing at {}", path),
                            "the page is at /, and troupe serve --help lists what is beside it");
     if (kind == page_kind::fixed) co_return answer_fixed(path);
+    if (auto wrong = wrong_key(q.target)) co_return std::move(*wrong);
     if (kind == page_kind::slow || kind == page_kind::timeline)
       co_return co_await answer_long(q, kind);
     const auto look = co_await fresh_look(q, kind == page_kind::two_looks);
@@ -311,12 +312,16 @@ class page_service {
 
   // What was made of this look once is not made again.
   web_answer answer_kept(const web_question& q, const cluster_look& look) {
-    if (look.number != kept_of_) kept_.clear(), kept_of_ = look.number;
+    if (look.number != kept_of_) kept_.clear(), kept_bytes_ = 0, kept_of_ = look.number;
     const auto key = target_without_token(q.target);
     if (const auto at = kept_.find(key); at != kept_.end()) return at->second;
     const auto before = taker_.before();
     auto made = answer_look(q.target, look, before.get());
-    if (kept_.size() < kept_answers_max) kept_.emplace(key, made);
+    const auto bytes = made.body != nullptr ? made.body->size() : 0;
+    if (kept_.size() < kept_answers_max && kept_bytes_ + bytes <= kept_bytes_max) {
+      kept_.emplace(key, made);
+      kept_bytes_ += bytes;
+    }
     return made;
   }
 
@@ -387,6 +392,7 @@ class page_service {
   long_questions long_;
   look_taker taker_;
   std::uint64_t kept_of_ = 0;
+  std::size_t kept_bytes_ = 0;
   std::map<std::string, web_answer> kept_;
 };
 

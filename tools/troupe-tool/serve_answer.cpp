@@ -187,6 +187,16 @@ page_kind kind_of_page(std::string_view path) noexcept {
   return known == nullptr ? page_kind::none : known->kind;
 }
 
+std::optional<web_answer> wrong_key(const request_target& t) {
+  const auto* known = find_path(t.path);
+  for (const auto& [key, value] : t.query)
+    if (known != nullptr && key != "token" &&
+        std::ranges::find(known->keys, key) == known->keys.end())
+      return json_error(400, fmt::format("{}: there is no key '{}'", t.path, key),
+                        "leave it out; troupe serve --help lists the keys of each path");
+  return std::nullopt;
+}
+
 web_answer json_error(unsigned status, std::string_view error, std::string_view what_to_do) {
   const nlohmann::ordered_json j = {{"error", error}, {"what_to_do", what_to_do}};
   return {status, json_type, json_line(j) + "\n"};
@@ -220,12 +230,6 @@ web_answer answer_fixed(const std::string& path) {
 
 web_answer answer_look(const request_target& t, const cluster_look& look,
                        const cluster_look* before) {
-  const auto* known = find_path(t.path);
-  for (const auto& [key, value] : t.query)
-    if (known != nullptr && key != "token" &&
-        std::ranges::find(known->keys, key) == known->keys.end())
-      return json_error(400, fmt::format("{}: there is no key '{}'", t.path, key),
-                        "leave it out; troupe serve --help lists the keys of each path");
   if (t.path == "/metrics") return {200, metrics_type, metrics_text(look)};
   if (t.path == "/readyz") return answer_ready(look);
   if (!look.snapshot) return error_answer(*look.failure);

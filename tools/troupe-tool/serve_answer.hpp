@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -39,6 +40,9 @@ enum class page_kind : std::uint8_t {
   timeline,   // of a recording
 };
 page_kind kind_of_page(std::string_view path) noexcept;
+
+// What is said where the query has a key that the path does not know; nothing: it has none.
+std::optional<web_answer> wrong_key(const request_target& target);
 
 web_answer json_error(unsigned status, std::string_view error, std::string_view what_to_do);
 // Of an error of the cluster, or of a question about a job.
