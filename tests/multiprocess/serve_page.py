@@ -265,6 +265,22 @@ class serve_page(harness.cluster_test):
         self.assertEqual([dict(k)["node"] for k in series["troupe_node_silent"]], [silent[0]["name"]])
         self.ends(page)
 
+    def test_one_records_at_a_time_and_the_end_waits_for_nobody(self):
+        self.start_nodes(1)
+        page = self.serve("--http", "[::1]:0")
+        self.assertEqual(page.host, "::1")
+        with socket.create_connection((page.host, page.port), timeout=harness.HANG) as recording:
+            recording.sendall(b"GET /api/timeline?seconds=60 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+
+            def is_refused():
+                status, headers, text = self.get(page, "/api/slow?seconds=0.5")
+                return (headers["Retry-After"], text) if status == 429 else None
+            self.assertIn("somebody records", self.until("a second one is refused", is_refused)[1])
+            self.assertEqual(self.get(page, "/api/nodes")[0], 200)
+            began = self.list("nodes")
+            self.ends(page)  # not after a minute: harness.HANG is as long
+            self.assertEqual(len(self.list("nodes")), len(began))
+
     # --- the page, in a browser ---------------------------------------------------------------------------------------
 
     def dom(self, page):
@@ -358,6 +374,11 @@ class serve_page(harness.cluster_test):
         page = self.serve("--http", "0.0.0.0:0", "--insecure")
         page.host = "127.0.0.1"
         self.assertEqual(self.get(page, "/healthz")[0], 200)
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            unheard = subprocess.run([os.path.join(harness.BIN, "troupe"), "serve"], env=self.environment, stdout=full, stderr=subprocess.PIPE, text=True,
+                                     timeout=harness.HANG)
+        self.assertEqual(unheard.returncode, 1)
+        self.assertIn("could not be written to standard output", unheard.stderr)
         for flags, part in ((("--http", "nonsense"), "--http: "), (("--page-token-file", self.path("none")), "none"),
                             (("--tls-key", self.path("none")), "--tls-certificate is missing")):
             refused = self.run_program("troupe", "serve", *flags)

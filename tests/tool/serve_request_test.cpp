@@ -107,8 +107,12 @@ BOOST_AUTO_TEST_CASE(SE_3_on_loopback_the_host_is_one_of_this_machines) {
 
 BOOST_AUTO_TEST_CASE(SE_3_a_question_that_another_sites_page_asks_is_refused) {
   request_head h;
-  h.fetch_site = "cross-site", h.fetch_mode = "no-cors";
-  BOOST_TEST((open_door.admit(h, root) == admission::other_site));
+  h.fetch_mode = "no-cors";
+  for (const char* other : {"cross-site", "same-site", "what comes next"}) {
+    h.fetch_site = other;
+    BOOST_TEST((open_door.admit(h, root) == admission::other_site), other);
+  }
+  h.fetch_site = "cross-site";
   h.fetch_mode = "navigate";  // a link to the page
   BOOST_TEST((open_door.admit(h, root) == admission::granted));
   h.fetch_site = "same-origin", h.fetch_mode = "cors";

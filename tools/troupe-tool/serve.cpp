@@ -3,6 +3,7 @@
 #include "tools/troupe-tool/answer.hpp"
 #include "tools/troupe-tool/look_taker.hpp"
 #include "tools/troupe-tool/serve_answer.hpp"
+#include "tools/troupe-tool/serve_metrics.hpp"
 #include "tools/troupe-tool/timeline.hpp"
 #include "tools/troupe-tool/web_server.hpp"
 #include "troupe/actors/inspect/inspect.hpp"
@@ -165,8 +166,12 @@ class page_service {
     });
     std::signal(SIGPIPE, SIG_IGN);  // who reads stdout may go
     const auto url = fmt::format("{}://{}", tls_ ? "https" : "http", text_of(server_.endpoint()));
-    fmt::print("{}\n", command_.json ? fmt::format("{{\"url\":\"{}\"}}", url) : url);
-    std::fflush(stdout);
+    const auto line = (command_.json ? fmt::format("{{\"url\":\"{}\"}}", url) : url) + "\n";
+    if (std::fwrite(line.data(), 1, line.size(), stdout) != line.size() ||
+        std::fflush(stdout) != 0) {
+      fmt::print(stderr, "troupe: the URL {} could not be written to standard output\n", url);
+      return static_cast<int>(error_code::failed);
+    }
     server_run();
     end();
     return 0;
@@ -301,7 +306,7 @@ class page_service {
     if (look == nullptr) {
       out = json_error(503, "the cluster did not answer in time",
                        "ask again; --timeout of troupe serve gives nodes longer");
-      if (path == "/metrics") out = web_answer(200, "text/plain; version=0.0.4", no_look_yet);
+      if (path == "/metrics") out = web_answer(200, metrics_type, no_look_yet);
     } else {
       out = answer_kept(q, *look);
     }

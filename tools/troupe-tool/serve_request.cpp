@@ -200,7 +200,9 @@ bool door::has_cookie(std::string_view cookies) const {
 admission door::admit(const request_head& head, const request_target& target) const {
   // HTTP/1.0 has no Host, and no browser speaks it.
   if (is_loopback_ && !head.host.empty() && !is_own_host(head.host)) return admission::wrong_host;
-  if (head.fetch_site == "cross-site" && head.fetch_mode != "navigate")
+  // Another port of this host is the same site, and another origin.
+  const auto& from = head.fetch_site;
+  if (!from.empty() && from != "same-origin" && from != "none" && head.fetch_mode != "navigate")
     return admission::other_site;
   if (!has_token_) return admission::granted;
   const auto is_right = [&](std::string_view given) {
