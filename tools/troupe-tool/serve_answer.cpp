@@ -28,8 +28,8 @@ constexpr const char *json_type = "application/json; charset=utf-8",
                      *svg_type = "image/svg+xml";
 
 constexpr std::string_view login_style =
-    "body{font:16px system-ui,sans-serif;margin:3rem auto;max-width:26rem;padding:0 1rem;"
-    "color-scheme:light dark}input,button{font:inherit;padding:.5rem;width:100%;"
+    ":root{color-scheme:light dark}body{font:16px system-ui,sans-serif;margin:3rem auto;max-width:"
+    "26rem;padding:0 1rem}input,button{font:inherit;padding:.5rem;width:100%;"
     "box-sizing:border-box;margin:.3rem 0}";
 
 struct served_path {
