@@ -257,12 +257,14 @@ class serve_page(harness.cluster_test):
 
     def test_a_node_that_stands_still_is_told_and_holds_nobody_up(self):
         nodes = self.start_nodes(2)
-        page = self.serve("--timeout", "500ms")
+        page = self.serve("--timeout", "1500ms")
         nodes[1].send(signal.SIGSTOP)
         silent = self.until("a silent node", lambda: self.json(page, "/api/page")["silent"])
         series, _, _ = self.metrics(page)
         self.assertEqual(value(series, "troupe_silent_nodes"), 1)
         self.assertEqual([dict(k)["node"] for k in series["troupe_node_silent"]], [silent[0]["name"]])
+        # Two looks, which take as long as the silent node is waited for.
+        self.assertEqual(self.json(page, "/api/why")["kind"], "no job")
         self.ends(page)
 
     def test_one_records_at_a_time_and_the_end_waits_for_nobody(self):

@@ -1,5 +1,6 @@
 #include "tools/troupe-tool/look_taker.hpp"
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -8,8 +9,17 @@ namespace troupe {
 namespace {
 
 constexpr std::int64_t look_every_ns = 1'000'000'000;
+// At least, from the end of a look to the next: where a node is silent looks take long, and two of
+// them are to show what has changed in between.
+constexpr std::int64_t rest_ns = 200'000'000;
 // A scraper that comes each quarter of a minute has a look of its own each time.
 constexpr std::int64_t wanted_ns = 3'000'000'000;
+
+void note_time(cluster_look& look) {
+  look.ended_ns = steady_now_ns();
+  look.unix_seconds =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
 
 }  // namespace
 
@@ -48,7 +58,9 @@ void look_taker::run() {
   std::unique_lock guard(lock_);
   while (!is_over_) {
     const auto now = steady_now_ns();
-    const auto next = last_ != nullptr ? last_->began_ns + look_every_ns : now;
+    const auto next = last_ != nullptr
+                          ? std::max(last_->began_ns + look_every_ns, last_->ended_ns + rest_ns)
+                          : now;
     if (now >= wanted_until_ns_) {
       changed_.wait(guard);
     } else if (now < next) {
@@ -71,20 +83,19 @@ void look_taker::take() {
   look->began_ns = steady_now_ns();
   try {
     auto answer = ask_();
-    if (answer)
+    note_time(*look);
+    if (answer) {
       look->snapshot = std::move(*answer);
-    else
+      totals_.add(*look);
+    } else {
       look->failure = answer.error();
+    }
   } catch (const std::exception& e) {  // no memory for so large an answer
+    note_time(*look);
+    look->snapshot.reset();
     look->failure = error(error_code::failed, std::string("the cluster's answer: ") + e.what());
   }
-  look->ended_ns = steady_now_ns();
-  look->unix_seconds =
-      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  if (look->snapshot)
-    totals_.add(*look);
-  else
-    ++look->failed;
+  if (!look->snapshot) ++look->failed;
   {
     const std::lock_guard guard(lock_);
     before_ = good_;

@@ -49,7 +49,7 @@ constexpr std::size_t kept_answers_max = 32, kept_bytes_max = std::size_t{64} <<
 
 // Of slow: looks are kept at once, and actors may be many.
 constexpr double slow_seconds_max = 10;
-constexpr std::size_t slow_looks_max = 100, slow_actors_max = 200'000;
+constexpr std::size_t slow_looks_max = 100, slow_actors_max = 400'000;
 constexpr std::int64_t slow_pause_ns = 20'000'000, slow_first_ns = 350'000'000;
 // Of a timeline: some 400 bytes each, in memory.
 constexpr std::size_t timeline_events_max = 200'000;
@@ -109,6 +109,10 @@ web_answer answer_slow(const asker& ask_now, ask_options ask, const std::string&
     auto look = ask_now(ask);
     if (!look) return error_answer(look.error());
     const auto actors = std::max<std::size_t>(look->actors.size(), 1);
+    if (actors > slow_actors_max / looks_least)
+      return json_error(503,
+                        fmt::format("{} actors are too many to look at often from here", actors),
+                        "run troupe why --slow");
     most = std::clamp(slow_actors_max / actors, looks_least, slow_looks_max);
     looks.push_back(std::move(*look));
     ask.timeout_ns = std::min(ask.timeout_ns, slow_first_ns);  // who is slow is left out
@@ -321,7 +325,13 @@ class page_service {
     const auto key = target_without_token(q.target);
     if (const auto at = kept_.find(key); at != kept_.end()) return at->second;
     const auto before = taker_.before();
-    auto made = answer_look(q.target, look, before.get());
+    web_answer made;
+    try {
+      made = answer_look(q.target, look, before.get());
+    } catch (const std::exception& e) {
+      return json_error(500, std::string("the answer could not be made: ") + e.what(),
+                        "ask for less: limit=N for actors, job=JOB for a graph");
+    }
     const auto bytes = made.body != nullptr ? made.body->size() : 0;
     if (kept_.size() < kept_answers_max && kept_bytes_ + bytes <= kept_bytes_max) {
       kept_.emplace(key, made);
