@@ -56,6 +56,8 @@ class package(unittest.TestCase):
         self.run_command("cmake", "--install", BUILD, "--prefix", self.path("prefix"))
         self.assertEqual(sorted(os.listdir(self.path("prefix", "bin"))), ["onnx_run", "train_classifier", "train_embedding", "train_from_threads", "train_language_model", "train_towers", "troupe",
                                                                        "troupe-bench", "troupe-node", "troupe-sim"])
+        with open(self.path("prefix", "share", "troupe", "troupe.json")) as f:  # for Grafana
+            self.assertEqual(json.load(f)["uid"], "troupe")
         self.assertTrue(lines_of_readme().startswith("find_package(troupe"))
         self.write_project(lines_of_readme())
         self.run_command("cmake", "-G", "Ninja", "-S", self.path(), "-B", self.path("build"), f"-DCMAKE_PREFIX_PATH={self.path('prefix')}")

@@ -70,6 +70,9 @@ class readme(harness.cluster_test):
         program = os.path.basename(program)
         lease = self.own_lease(arguments) if program == "troupe-node" or "--cluster" in arguments and program == "train_classifier" else ()
         p = self.start(program, *[self.path(a) if a in OWN_PATHS else a for a in arguments], *lease)
+        if in_background and arguments[:1] == ["serve"]:
+            self.assertIsNotNone(p.line(r"^http://127\.0\.0\.1:\d+$"), p.tail())
+            return
         if in_background:
             self.address(p)
             if "--cluster" in arguments:

@@ -68,6 +68,10 @@ BOOST_AUTO_TEST_CASE(every_verb_of_the_grammar_is_read) {
   BOOST_TEST(good("topology replicas shop decode 3").replicas == 3U);
   BOOST_TEST(good("topology move shop decode n2").ask.request == "move shop\tdecode\tn2");
   BOOST_TEST((good("plan model.troupe").action == verb::plan));
+  BOOST_TEST((good("serve").action == verb::serve));
+  BOOST_TEST(good("serve").listen == "127.0.0.1:0");
+  BOOST_TEST(good("serve --http 0.0.0.0:80 --page-token-file t").listen == "0.0.0.0:80");
+  BOOST_TEST(good("serve --page-token-file t").page_token_file == "t");
 }
 
 BOOST_AUTO_TEST_CASE(lists_may_be_filtered_sorted_cut_and_watched) {

@@ -8,6 +8,7 @@ set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/troupe)
 set(programs train_classifier train_language_model train_embedding train_from_threads train_towers onnx_run troupe-node troupe-tool troupe-bench troupe-sim)
 install(TARGETS ${programs} RUNTIME COMPONENT programs)
 install(DIRECTORY tools/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT programs FILES_MATCHING PATTERN "*.1")
+install(FILES tools/grafana/troupe.json DESTINATION ${CMAKE_INSTALL_DATADIR}/troupe COMPONENT programs)
 # What programs reach from the front door, and nothing else (tests/front_door.py).
 file(STRINGS actors/api/headers.txt headers)
 foreach(header ${headers})

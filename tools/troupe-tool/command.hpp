@@ -10,7 +10,8 @@
 //          checkpoint make JOB | cluster leave|forget NODE | context list|show|set|use|remove |
 //          completion bash|zsh|fish |
 //          job stop|finish|detach JOB | topology show|pause|resume|drain NAME |
-//          topology replicas NAME STAGE N | topology move NAME STAGE NODE | version
+//          topology replicas NAME STAGE N | topology move NAME STAGE NODE | serve [--http
+//          HOST:PORT] | version
 //
 // Kinds are taken in singular and plural.
 
@@ -60,6 +61,7 @@ enum class verb : std::uint8_t {
   remove_context,
   completion,
   names,  // for completion: of one kind, a line each
+  serve,
   version
 };
 // The cluster is asked to do something, and the tool waits until it has.
@@ -108,7 +110,9 @@ struct command {
   std::int64_t duration_ns = 0;  // of timeline, whose job is `id`, and of why --slow
   bool is_slow = false;          // why: what bounds its rate
   bool json = false;
-  plan_wishes plan{};  // of verb plan; the graph's file is `id`
+  std::string listen = "127.0.0.1:0";  // of serve
+  std::string page_token_file;         // of serve; "": that of the cluster, if any
+  plan_wishes plan{};                  // of verb plan; the graph's file is `id`
   // Its timeout is the whole one, for wait, make and leave too; its parts are what the verb needs.
   ask_options ask;
 };

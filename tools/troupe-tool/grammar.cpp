@@ -20,6 +20,21 @@ constexpr std::string_view global_flags =
     "Every verb takes --cluster NAME, --join HOST:PORT, --token-file FILE, --json, --timeout DURATION and\n"
     "what protects connections (--tls, ..) too: troupe --help explains them.\n";
 
+constexpr std::string_view paths_of_serve =
+    "Paths, all by GET:\n"
+    "  /                               the page\n"
+    "  /metrics                        for Prometheus\n"
+    "  /healthz, /readyz               the server lives; a cluster answers\n"
+    "  /api/status, /api/nodes, /api/jobs, /api/events\n"
+    "  /api/actors?job=JOB&limit=N     JSON as of the verbs with --json\n"
+    "  /api/why?job=JOB\n"
+    "  /api/slow?job=JOB&seconds=N     what bounds its rate, by looks for 0.5 to 10 seconds\n"
+    "  /api/graph?job=JOB              SVG, or JSON with format=json\n"
+    "  /api/timeline?seconds=N&job=JOB a recording for Perfetto\n"
+    "--tls-certificate and --tls-key make it HTTPS; with --tls-ca they protect the connections to "
+    "nodes, too.\n"
+    "A token is given as Authorization: Bearer TOKEN, or once as /?token=TOKEN.\n\n";
+
 void add_global_flags(CLI::App& app, command& c, grammar_texts& t) {
   app.add_option("--context", t.context,
                  "Where the cluster is, by a name of troupe context (default: $TROUPE_CONTEXT, "
@@ -174,6 +189,21 @@ void add_verbs(CLI::App& app, command& c, grammar_texts& t) {
   topology->add_option("STAGE", c.stage,
                        "replicas, move: the stage, without the number of a replica");
   topology->add_option("N", t.replicas, "replicas: how many work; move: the node");
+  auto* served = add("serve",
+                     "A page of the cluster over HTTP, with JSON and metrics for Prometheus, until "
+                     "Ctrl-C; prints its URL",
+                     verb::serve, ask_part::all);
+  served
+      ->add_option("--http", c.listen,
+                   "Where it listens; port 0 is any that is free. Beyond this machine it needs a "
+                   "token, or --insecure")
+      ->type_name("HOST:PORT")
+      ->capture_default_str();
+  served
+      ->add_option("--page-token-file", c.page_token_file,
+                   "File with the token that the page asks for (default: that of --token-file)")
+      ->type_name("FILE");
+  served->footer(fmt::format("{}{}{}", paths_of_serve, global_flags, footer));
   auto* context =
       add("context",
           "list; show [NAME]; set NAME with --cluster, --join, --token-file, --tls, ..: what the "

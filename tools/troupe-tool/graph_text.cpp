@@ -81,7 +81,11 @@ std::string graph_json(const std::vector<graph_view>& views) {
                        {"credits", e.output != nullptr ? e.output->credits : 0},
                        {"credits_max", e.output != nullptr ? e.output->credits_max : 0},
                        {"queued", e.input != nullptr ? e.input->queued : 0},
+                       {"items", e.output != nullptr  ? e.output->items
+                                 : e.input != nullptr ? e.input->items
+                                                      : 0},
                        {"is_waiting", e.is_waiting()},
+                       {"is_overdue", e.is_overdue()},
                        {"is_back", e.is_back},
                        {"is_sparse", e.is_sparse()}});
     jobs.push_back(

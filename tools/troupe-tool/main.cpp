@@ -9,6 +9,7 @@
 #include "tools/troupe-tool/context_answers.hpp"
 #include "tools/troupe-tool/contexts.hpp"
 #include "tools/troupe-tool/plans.hpp"
+#include "tools/troupe-tool/serve.hpp"
 #include "tools/troupe-tool/terminal.hpp"
 #include "tools/troupe-tool/timeline.hpp"
 #include "troupe/actors/inspect/inspect.hpp"
@@ -287,6 +288,7 @@ int run(const command& c, const surroundings& around) {
     return print(answer_contexts(c, around));
   if (c.action == verb::plan) return explain_plan(c);
   if (c.action == verb::wait) return wait_for(c);
+  if (c.action == verb::serve) return serve(c);
   if (c.action == verb::timeline) return record_timeline(c);
   if (c.action == verb::why) return c.is_slow ? explain_rate(c) : explain_waits(c);
   if (is_change(c.action)) return change(c);

@@ -1,0 +1,87 @@
+#include "tools/troupe-tool/serve_look.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+namespace troupe {
+
+namespace {
+
+// Ended actors are listed for a minute, and a node may be silent for longer.
+constexpr std::int64_t kept_ns = 300'000'000'000;
+
+std::array<std::uint64_t, 7> counters_of(const actor_snapshot& a) {
+  std::array<std::uint64_t, 7> n{a.messages_in, a.messages_out, a.bytes_in, a.bytes_out, 0, 0,
+                                 a.steps};
+  for (const auto& p : a.ports) n[p.is_input() ? 4 : 5] += p.items;
+  return n;
+}
+
+std::array<std::uint64_t*, 7> totals_of(actor_group& g) {
+  return {&g.messages_in, &g.messages_out, &g.bytes_in, &g.bytes_out,
+          &g.items_in,    &g.items_out,    &g.steps};
+}
+
+void add_present(actor_group& g, const actor_snapshot& a) {
+  ++g.by_state[static_cast<std::size_t>(a.state)];
+  if (a.state == actor_state::ended) return;
+  g.busy_sum += a.busy_ratio;
+  g.busy_max = std::max(g.busy_max, a.busy_ratio);
+  g.queue += a.queue;
+  for (const auto& p : a.ports) {
+    if (p.is_input())
+      g.queued_items += p.queued;
+    else
+      g.credits += p.credits, g.credits_max += p.credits_max;
+    if (a.waits_at(p)) g.wait_seconds_max = std::max(g.wait_seconds_max, p.since_seconds);
+  }
+}
+
+// The totals of a group, and nothing else.
+actor_group without_present(actor_group g) {
+  actor_group out;
+  out.job = std::move(g.job), out.kind = std::move(g.kind);
+  const auto from = totals_of(g), to = totals_of(out);
+  for (std::size_t i = 0; i < from.size(); ++i) *to[i] = *from[i];
+  return out;
+}
+
+}  // namespace
+
+std::uint64_t actor_group::living() const noexcept {
+  return std::accumulate(by_state.begin(), by_state.end(), std::uint64_t{0}) -
+         by_state[static_cast<std::size_t>(actor_state::ended)];
+}
+
+void look_totals::add(cluster_look& look) {
+  const auto now = look.ended_ns;
+  for (auto& [k, g] : groups_) g.first = without_present(std::move(g.first));
+  for (const auto& a : look.snapshot->actors) {
+    auto& [g, seen] = groups_[{a.job, a.kind}];
+    g.job = a.job, g.kind = a.kind, seen = now;
+    add_present(g, a);
+    auto& before = actors_[a.id];
+    const auto is = counters_of(a);
+    const auto to = totals_of(g);
+    for (std::size_t i = 0; i < is.size(); ++i) {
+      // Fewer than before: another actor has the id now.
+      *to[i] += is[i] >= before.was[i] ? is[i] - before.was[i] : is[i];
+      before.was[i] = is[i];
+    }
+    before.seen_ns = now;
+  }
+  std::erase_if(actors_, [&](const auto& a) { return now - a.second.seen_ns > kept_ns; });
+  std::erase_if(groups_, [&](const auto& g) { return now - g.second.second > kept_ns; });
+  for (const auto& [k, g] : groups_)
+    if (g.second == now) look.groups.push_back(g.first);
+  // The first word counts: a start that moves with every look by what the answer took is none.
+  std::map<std::string, double> starts;
+  for (const auto& j : look.snapshot->jobs) {
+    const auto known = starts_.find(j.id);
+    starts[j.id] = known != starts_.end() ? known->second : look.unix_seconds - j.started_seconds;
+  }
+  starts_ = starts;
+  look.job_starts = std::move(starts);
+}
+
+}  // namespace troupe
