@@ -165,7 +165,9 @@ class member_core {
   void run_actions();
   void carry_out(const membership_action& a);
   void rejoin(const std::string& why);
-  void say(std::string text);
+  void say(event what);
+  void say(std::string text) { say(make_event(event_kind::note, std::move(text))); }
+  void say_warning(std::string text);
   void say_once(std::string text);
   std::string cause_of_end(const std::string& why) const;
   void publish_view();
