@@ -1,5 +1,6 @@
 #include "tools/troupe-tool/command.hpp"
 
+#include "tools/troupe-tool/event_log.hpp"
 #include "tools/troupe-tool/near_names.hpp"
 #include "troupe/actors/program/protection_flags.hpp"
 #include "troupe/runtime/text/duration.hpp"
@@ -31,8 +32,8 @@ constexpr std::string_view global_flags =
     "what protects connections (--tls, ..) too: troupe --help explains them.\n";
 
 struct texts {
-  std::string timeout, kind, condition, doing, update, fuse, replicas, seconds = "1",
-                                                                       slow_seconds = "2";
+  std::string level = "info", timeout, kind, condition, doing, update, fuse, replicas,
+              seconds = "1", slow_seconds = "2";
   std::uint32_t workers = 0, shards = 0;  // 0: not said
   bool dot = false, svg = false;
 };
@@ -83,7 +84,25 @@ void add_verbs(CLI::App& app, command& c, texts& t) {
       ->type_name("N")
       ->needs(slow)
       ->capture_default_str();
-  add("events", "What happened on the nodes, oldest first", verb::events, ask_part::events);
+  auto* events =
+      add("events", "What happened in the cluster, oldest first", verb::events, ask_part::events);
+  events->add_option("--job", c.log.job, "Only what concerns this job, by name or id")
+      ->type_name("JOB");
+  events->add_option("--node", c.log.node, "Only what this node noted, by name or id")
+      ->type_name("NODE");
+  auto* logs = add("logs", "The log of a node, or what all nodes' logs have of a job", verb::logs,
+                   ask_part::jobs | ask_part::lines);
+  logs->add_option("WHOSE", c.id, "A node or a job, by name or id")->required();
+  for (auto* log : {events, logs}) {
+    log->add_flag("--follow,-f", c.log.is_followed, "Go on with what comes, until Ctrl-C");
+    log->add_option("--since", c.log.since,
+                    "Only what happened since then: 10m (so long ago), 2026-11-28T21:05:07Z")
+        ->type_name("DURATION|TIME");
+    log->add_option("--level", t.level,
+                    "The least that is shown: trace, debug, info, warning or error")
+        ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error"}))
+        ->capture_default_str();
+  }
   auto* timeline = add(
       "timeline",
       "Records what every stream does for a while: a file for Perfetto (https://ui.perfetto.dev) on stdout",
@@ -278,6 +297,14 @@ void set_plan(plan_wishes& p, const texts& t) {
   if (!t.fuse.empty()) p.fuse = t.fuse == "on";
 }
 
+std::optional<std::string> set_log(log_wishes& log, const texts& t) {
+  for (int i = 0; !to_string(static_cast<event_level>(i)).empty(); ++i)
+    if (to_string(static_cast<event_level>(i)) == t.level) log.level = static_cast<event_level>(i);
+  if (log.since.empty()) return std::nullopt;
+  const auto since = parse_since(log.since, 0);
+  return since ? std::nullopt : std::optional("--since: " + since.error().message());
+}
+
 std::optional<std::string> set_duration(command& c, const texts& t) {
   if (c.action != verb::timeline && !c.is_slow) return std::nullopt;
   const auto& text = c.is_slow ? t.slow_seconds : t.seconds;
@@ -306,6 +333,7 @@ std::optional<std::string> finish(command& c, const texts& t) {
     return fmt::format("{}: --json does not go with --dot or --svg",
                        c.action == verb::plan ? "plan" : "graph");
   if (c.action == verb::plan) set_plan(c.plan, t);
+  if (auto mistake = set_log(c.log, t)) return mistake;
   if (c.action == verb::wait) c.ask.timeout_ns = wait_timeout_ns;
   if (is_change(c.action)) c.ask.timeout_ns = change_timeout_ns;
   if (t.timeout.empty()) return std::nullopt;

@@ -2,8 +2,10 @@
 // The grammar of `troupe`: verb first, then kind, then id; global flags before or after the verb.
 //
 //   troupe status | list nodes|actors|jobs | show node|actor ID | graph [--dot|--svg] |
-//          why [JOB] [--slow [--seconds N]] | events | timeline [--seconds N] [--job JOB] | plan
-//          FILE [--workers N] [--shards N]
+//          why [JOB] [--slow [--seconds N]] |
+//          events [--follow] [--job JOB] [--node NODE] [--since DURATION|TIME] [--level LEVEL] |
+//          logs NODE|JOB [--follow] [--since DURATION|TIME] [--level LEVEL] | timeline [--seconds
+//          N] [--job JOB] | plan FILE [--workers N] [--shards N]
 //          [--nodes N] [--update sync|allreduce|async] [--fuse on|off] [--load FILE] [--dot|--svg]
 //          | wait nodes=N | checkpoint list|verify DIR | checkpoint make JOB | cluster leave NODE |
 //          job stop|finish|detach JOB | topology show|pause|resume|drain NAME |
@@ -30,6 +32,7 @@ enum class verb : std::uint8_t {
   graph,
   why,
   events,
+  logs,
   wait,
   plan,
   list_checkpoints,
@@ -70,6 +73,13 @@ struct plan_wishes {
   bool is_training() const noexcept { return workers || shards || nodes > 0 || update; }
 };
 
+// Of events and logs; whose log is `id`.
+struct log_wishes {
+  bool is_followed = false;
+  std::string job{}, node{}, since{};  // as it was written, and can be read (parse_since)
+  event_level level = event_level::info;
+};
+
 struct command {
   verb action = verb::none;  // none: status, redrawn on a terminal
   object_kind kind = object_kind::none;
@@ -82,6 +92,7 @@ struct command {
   std::int64_t duration_ns = 0;    // of timeline, whose job is `id`, and of why --slow
   bool is_slow = false;            // why: what bounds its rate
   bool json = false;
+  log_wishes log{};
   plan_wishes plan{};  // of verb plan; the graph's file is `id`
   // Its timeout is the whole one, for wait, make and leave too; its parts are what the verb needs.
   ask_options ask;

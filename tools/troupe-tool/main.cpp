@@ -5,12 +5,14 @@
 #include "tools/troupe-tool/answer.hpp"
 #include "tools/troupe-tool/checkpoints.hpp"
 #include "tools/troupe-tool/command.hpp"
+#include "tools/troupe-tool/event_log.hpp"
 #include "tools/troupe-tool/plans.hpp"
 #include "tools/troupe-tool/terminal.hpp"
 #include "tools/troupe-tool/timeline.hpp"
 #include "troupe/actors/inspect/inspect.hpp"
 #include "troupe/actors/process/load_library.hpp"
 #include "troupe/devices/files/host_disk.hpp"
+#include "troupe/devices/files/signals.hpp"
 #include "troupe/devices/host/host_device.hpp"
 #include "troupe/runtime/graph/op_table.hpp"
 #include "troupe/runtime/insight/why.hpp"
@@ -20,10 +22,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
+#include <ctime>
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 using namespace troupe;
@@ -33,6 +38,7 @@ namespace {
 constexpr std::int64_t redraw_ns = 1'000'000'000;
 constexpr std::int64_t poll_ns = 50'000'000;         // between two questions of wait
 constexpr std::int64_t question_ns = 1'000'000'000;  // at most, of one question of wait
+constexpr std::int64_t follow_ns = 300'000'000;      // between two questions of events --follow
 constexpr std::int64_t look_ns = 100'000'000;        // between two looks of why
 constexpr std::int64_t slow_look_ns = 20'000'000;    // at least, between two looks of why --slow
 constexpr std::int64_t first_look_ns = 350'000'000;  // at most, of its first look
@@ -195,6 +201,40 @@ int explain_plan(const command& c) {
   return print(answer_plan(c, *make_host_disk(), ops));
 }
 
+volatile std::sig_atomic_t is_interrupted = 0;
+
+// Until Ctrl-C, which is its end in good order. Nodes, and the whole cluster, may go and come back.
+int follow_log(const command& c) {
+  struct sigaction on_end{};
+  on_end.sa_handler = [](int) { is_interrupted = 1; };
+  for (const int ends : {SIGINT, SIGTERM})
+    if (is_heeded(ends)) sigaction(ends, &on_end, nullptr);  // a wait that it interrupts ends
+  log_follower log(c);
+  auto ask = c.ask;
+  bool has_answered = false;
+  std::string trouble;
+  while (is_interrupted == 0) {
+    ask.newer_than_ns = has_answered ? log.newer_than_ns(unix_now_ns()) : 0;
+    const auto snapshot = ask_cluster(ask);
+    if (is_interrupted != 0) break;
+    if (!snapshot) {
+      const auto& e = snapshot.error();
+      if (!has_answered || e.code() == error_code::denied || e.code() == error_code::usage)
+        return print(answer_error(e));
+      if (std::exchange(trouble, e.text()) != e.text())
+        fmt::print(stderr, "troupe: {}; asked again until it answers\n", e.text());
+    } else {
+      const auto o = log.add(*snapshot, unix_now_ns());
+      if (const auto code = print(o); code != 0) return code;
+      has_answered = true;
+      trouble.clear();
+    }
+    const timespec pause{0, follow_ns};
+    nanosleep(&pause, nullptr);
+  }
+  return 0;
+}
+
 // Until q or Ctrl-C. A cluster that is not there now may come back, so errors are shown on the
 // page.
 int redraw_status(const command& c) {
@@ -220,6 +260,7 @@ int main(int count, char** values) {
   if (c.action == verb::plan) return explain_plan(c);
   if (c.action == verb::wait) return wait_for_nodes(c);
   if (c.action == verb::timeline) return record_timeline(c);
+  if (c.log.is_followed) return follow_log(c);
   if (c.action == verb::why) return c.is_slow ? explain_rate(c) : explain_waits(c);
   if (is_change(c.action)) return change(c);
   if (c.action == verb::list_checkpoints || c.action == verb::verify_checkpoints)
