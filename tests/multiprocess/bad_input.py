@@ -334,7 +334,7 @@ class bad_input(harness.cluster_test):
         self.assertEqual(self.json_of(training)["weights_hash"], wanted)
         for node in self.nodes:
             self.assertTrue(node.is_running(), node.tail())
-            self.assertEqual(node.err, "")
+            self.assertEqual(self.complaints(node), [])
         self.assertEqual(self.json_of(self.train(*common))["weights_hash"], wanted)
 
     def test_a_flood_of_connections_harms_no_job(self):
