@@ -10,6 +10,7 @@
 #include "troupe/actors/node/node_answer.hpp"
 #include "troupe/actors/node/part_table.hpp"
 #include "troupe/actors/plan/device_streams.hpp"
+#include "troupe/runtime/text/printable.hpp"
 
 #include <caf/actor_system.hpp>
 #include <caf/event_based_actor.hpp>
@@ -30,8 +31,17 @@ namespace {
 // Ended actors and jobs stay listed for a minute.
 constexpr std::uint64_t linger_ns = 60'000'000'000;
 constexpr std::size_t ended_jobs_max = 100;
-// NO-16.
-constexpr std::size_t events_max = 1024, lines_max = 2048, event_bytes_max = 4096;
+// NO-16: entries, and what they take in an answer, about: with 16 MiB of which a sixteenth is for
+// all but actors (SN-4), and lines are asked for apart.
+struct ring_limits {
+  std::size_t entries, bytes;
+};
+constexpr ring_limits events_max{512, std::size_t{384} << 10},
+    lines_max{2048, std::size_t{1} << 20};
+constexpr std::size_t event_text_max = 4096, event_keys_bytes = 256;
+std::size_t bytes_of(const event& e) {
+  return event_keys_bytes + e.text.size() + e.job.size() + e.about.size() + e.node.size();
+}
 // For work that came while we were about to leave.
 constexpr std::int64_t move_max_ns = 5'000'000'000;
 // From a coordinator's end to the next one's beginning.
@@ -61,7 +71,11 @@ struct node_actor_state : part_services {
   std::optional<trace_recorder> recorder;
   std::map<job_id, caf::actor> works;  // that are no jobs: who has joined
   std::uint64_t stray_messages = 0;    // NO-4
-  std::uint64_t last_event = 0, last_line = 0;
+  struct noted_so_far {
+    std::uint64_t last = 0;  // number
+    std::size_t bytes = 0;   // of those that are kept
+  };
+  noted_so_far noted_events, noted_lines;
   std::set<node_id> without_link;  // members whose link was given up
   caf::actor member;
   bool is_draining = false;  // for good
@@ -115,19 +129,25 @@ struct node_actor_state : part_services {
   void note(event what) override {
     what.node = view.env.self.name;
     what.node_id = fmt::format("{:016x}", raw(view.env.self.id));
-    if (what.text.size() > event_bytes_max) {
-      auto end = event_bytes_max;  // of a character
-      while (end > 0 && (static_cast<unsigned char>(what.text[end]) & 0xc0) == 0x80) --end;
-      what.text.resize(end);
-    }
+    what.text = printable(what.text, '?', event_text_max);
     const auto now = view.env.wall_clock_ns();
-    const auto keep = [&](auto& all, std::uint64_t& last, std::size_t most) {
-      all.emplace_back(now, what).second.number = ++last;
-      if (all.size() > most) all.pop_front();
+    const auto keep = [&](auto& all, noted_so_far& so_far, const ring_limits& most) {
+      all.emplace_back(now, what).second.number = ++so_far.last;
+      so_far.bytes += bytes_of(what);
+      while (all.size() > most.entries || so_far.bytes > most.bytes) {
+        so_far.bytes -= bytes_of(all.front().second);
+        all.pop_front();
+      }
     };
-    if (what.level >= event_level::info) keep(view.events, last_event, events_max);
-    keep(view.lines, last_line, lines_max);
+    if (what.level >= event_level::info) keep(view.events, noted_events, events_max);
+    keep(view.lines, noted_lines, lines_max);
     if (view.env.on_line) view.env.on_line(view.lines.back().second, now);
+  }
+
+  // A tool asked for something that concerns this node.
+  void note_request(std::string request, const std::string& said) {
+    std::ranges::replace(request, '\t', ' ');
+    note(make_event(event_kind::note, fmt::format("a tool asked for '{}': {}", request, said)));
   }
 
   // A line of the log that is no event.
@@ -894,6 +914,7 @@ caf::behavior node_actor(caf::stateful_actor<node_actor_state>* self, node_envir
       [&s](const job_over& m) { s.on_job_over(m); },
       [&s](const ask& m) {
         auto said = s.obey(m.request);  // before the answer shows what came of it
+        if (!said.empty()) s.note_request(m.request, said);
         auto all = answer(s.view, *s.parts, m.request);
         all.said = std::move(said);
         tell(s.self->context(), m.to, answered{m.id, to_json(all)});

@@ -66,8 +66,10 @@
 // NO-11 A word for work that nobody has joined goes to who host_work says joins it, before any
 //       later word, and NO-4 where that is nobody; a node that leaves asks nobody. Work that is
 //       joined when the node ends or is fenced is told that this node is lost, and is left.
-// NO-16 The newest 1,024 events and 2,048 lines of the log are kept, of 4 KiB of text at most each;
-//       those of a kind are numbered from 1 on without a gap, also from one life to the next.
+// NO-16 The newest 512 events and 2,048 lines of the log are kept, fewer where their texts are
+// long,
+//       and of each text 4 KiB at most; events are numbered from 1 on without a gap, also from one
+//       life to the next, and so are lines.
 // Ends: on end_node, after its parts.
 // Threading: on the service worker; never blocks.
 

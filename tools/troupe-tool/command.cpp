@@ -88,7 +88,8 @@ void add_verbs(CLI::App& app, command& c, texts& t) {
       add("events", "What happened in the cluster, oldest first", verb::events, ask_part::events);
   events->add_option("--job", c.log.job, "Only what concerns this job, by name or id")
       ->type_name("JOB");
-  events->add_option("--node", c.log.node, "Only what this node noted, by name or id")
+  events
+      ->add_option("--node", c.log.node, "Only what this node was the first to note, by name or id")
       ->type_name("NODE");
   auto* logs = add("logs", "The log of a node, or what all nodes' logs have of a job", verb::logs,
                    ask_part::jobs | ask_part::lines);

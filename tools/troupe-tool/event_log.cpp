@@ -274,7 +274,9 @@ outcome log_follower::add(const cluster_snapshot& s, std::int64_t now_unix_ns) {
       answered_.erase(n.id);
     else if (!silent_.contains(n.name))
       answered_[n.id] = now_unix_ns;
-  std::erase_if(of_older_, [&](const auto& x) { return now_unix_ns - x.second > newest_max_ns; });
+  const auto is_old = [&](const auto& x) { return now_unix_ns - x.second > newest_max_ns; };
+  std::erase_if(answered_, is_old);  // forgotten by all meanwhile
+  std::erase_if(of_older_, is_old);
   happenings_.forget_before(double(now_unix_ns - 2 * newest_max_ns) * 1e-9);
   return o;
 }
