@@ -68,6 +68,7 @@ FENCES = [
     (r"cuda|cublas|cudnn|cub/|thrust/|nccl|nvrtc|nvml|nvtx", ["devices/cuda/", "devices/nccl/", "tests/gpu/"], "CUDA and NCCL"),
     (r"(zlib|zconf|zstd|zstd_errors|zdict)\.h$", ["devices/files/", "tests/devices/", "tests/fuzz/"], "packing libraries"),
     (r"(lib)?png|j(peglib|error|morecfg|config|pegint)\.h|turbojpeg", ["devices/images/", "tests/devices/", "tests/fuzz/", "tools/troupe-bench/"], "libpng and libjpeg-turbo"),
+    (r"spdlog/", ["tools/troupe-node/"], "spdlog"),
     (r"tbb/", ["tools/troupe-bench/"], "oneTBB"),
     (r"boost/test/", ["tests/"], "the test library"),
     (r"google/protobuf/|.*\.pb\.h$", ["runtime/onnx/", "tests/runtime/", "tests/support/", "tests/fuzz/"], "protobuf"),

@@ -155,7 +155,7 @@ void member_core::start(caf::actor_system& sys, caf::execution_unit* worker, caf
   for (const auto& s : env_.seeds) membership_->add_seed(s, true, now());
   announce();
   publish_view();
-  if (!env_.warning.empty()) say(env_.warning);
+  if (!env_.warning.empty()) say_warning(env_.warning);
   tick();
 }
 
@@ -164,7 +164,7 @@ void member_core::announce() {
   auto here = env_.self;  // for this machine
   if (listens_at_.port != 0) here.address = to_string(seen_from_here(listens_at_));
   if (auto announced = env_.places->announce(here); !announced)
-    say("others will not find this process: " + announced.error().text());
+    say_warning("others will not find this process: " + announced.error().text());
 }
 
 void member_core::set_jobs(std::uint32_t jobs) {
@@ -472,7 +472,8 @@ void member_core::tell_refused() {
   }
   if (all.size() > refused_origins_told)
     origins += fmt::format(", and from {} more addresses", all.size() - refused_origins_told);
-  say(fmt::format("refused {} connection{}{}", total, total == 1 ? "" : "s", origins));
+  say(make_event(event_kind::join_refused,
+                 fmt::format("refused {} connection{}{}", total, total == 1 ? "" : "s", origins)));
   tell_refused_again_ns_ =
       std::clamp(2 * tell_refused_again_ns_, tell_refused_ns, tell_refused_max_ns);
   tell_refused_ns_ = now() + tell_refused_again_ns_;
@@ -620,14 +621,17 @@ void member_core::give_up_link(node_id peer, const std::string& given) {
   if (at == links_.end()) return;
   const auto why = cause_of_end(given);
   const bool was_announced = at->second.is_announced;
-  say(fmt::format("the link to {} is given up: {}", member_name(peer), why));
+  const auto* named = membership_->find(peer);
+  say(make_event(event_kind::link_lost,
+                 fmt::format("the link to {} is given up: {}",
+                             named != nullptr ? named->name : member_name(peer), why)));
   if (const auto* known = membership_->find(peer); was_announced && known != nullptr) {
     // What the link kept is lost, so for all that relied on it the peer has died; it may come up
     // anew.
     auto about = *known;
     about.state = member_state::dead;
     about.reason = "the link to it was given up: " + why;
-    tell(worker_, node_, member_down{std::move(about)});
+    tell(worker_, node_, member_down{std::move(about), true});
   }
   close_link(peer);
   membership_->link_given_up(peer, now());
@@ -744,14 +748,17 @@ void member_core::carry_out(const membership_action& a) {
       tell(worker_, node_, member_down{std::move(about)});
       break;
     }
-    case kind::reachable: say(fmt::format("{} is reachable again", a.about.name)); break;
-    case kind::conflict: say(a.text); break;
+    case kind::reachable:
+      say(make_event(event_kind::member_back, fmt::format("{} is reachable again", a.about.name),
+                     fmt::format("{:016x}", raw(a.about.id))));
+      break;
+    case kind::conflict: say(make_event(event_kind::cluster_conflict, a.text)); break;
   }
   publish_view();
 }
 
 void member_core::rejoin(const std::string& why) {
-  say(fmt::format("rejoins with a new id: {}", why));
+  say(make_event(event_kind::node_rejoined, fmt::format("rejoins with a new id: {}", why)));
   while (!links_.empty()) close_link(links_.begin()->first);
   // Handshakes speak for the life that is over: whoever took part in one would know us by a dead
   // id.
@@ -769,10 +776,16 @@ void member_core::rejoin(const std::string& why) {
 
 // What repeats with every dial is told when it changes.
 void member_core::say_once(std::string text) {
-  if (std::exchange(said_, text) != text) say(std::move(text));
+  if (std::exchange(said_, text) != text) say_warning(std::move(text));
 }
 
-void member_core::say(std::string text) { tell(worker_, node_, member_event{std::move(text)}); }
+void member_core::say(event what) { tell(worker_, node_, member_event{std::move(what)}); }
+
+void member_core::say_warning(std::string text) {
+  auto what = make_event(event_kind::note, std::move(text));
+  what.level = event_level::warning;
+  say(std::move(what));
+}
 
 void member_core::publish_view() {
   if (node_)

@@ -63,8 +63,9 @@ class rendezvous {
   };
   virtual ~rendezvous() = default;
   // Looks for members whose ids are not among `known` (sorted) and gives their places to `found`,
-  // at once or in parts, on the member's thread, now or later. A look while another one goes on is not begun, nor
-  // does `found` come after the end of this object. Never blocks: a disk may take its time.
+  // at once or in parts, on the member's thread, now or later. A look while another one goes on is
+  // not begun, nor does `found` come after the end of this object. Never blocks: a disk may take
+  // its time.
   using found_handler = std::function<void(std::vector<place>)>;
   virtual void look(std::vector<node_id> known, found_handler found) = 0;
   // We are `self` now.
@@ -165,7 +166,9 @@ class member_core {
   void run_actions();
   void carry_out(const membership_action& a);
   void rejoin(const std::string& why);
-  void say(std::string text);
+  void say(event what);
+  void say(std::string text) { say(make_event(event_kind::note, std::move(text))); }
+  void say_warning(std::string text);
   void say_once(std::string text);
   std::string cause_of_end(const std::string& why) const;
   void publish_view();

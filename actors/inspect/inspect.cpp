@@ -17,11 +17,13 @@ namespace troupe {
 
 namespace {
 
-std::string words_of(ask_part parts) {
+std::string words_of(ask_part parts, std::int64_t newer_than_ns) {
   std::string words = "nodes";
   if (has(parts, ask_part::actors)) words += " actors";
   if (has(parts, ask_part::jobs)) words += " jobs";
   if (has(parts, ask_part::events)) words += " events";
+  if (has(parts, ask_part::lines)) words += " lines";
+  if (newer_than_ns > 0) words += fmt::format(" newer={:.3f}", double(newer_than_ns) * 1e-9);
   return words;
 }
 
@@ -151,7 +153,8 @@ class asker {
     if (!at) return at.error();
     const bool looks = options_.request.empty();
     auto& q = questions_[address_text] = std::make_unique<question>(
-        net_, shake_, looks ? words_of(options_.parts) : options_.request, looks);
+        net_, shake_, looks ? words_of(options_.parts, options_.newer_than_ns) : options_.request,
+        looks);
     q->ask(*at, std::max<std::int64_t>(1, end_ns_ - loop_.now_ns()));
     return {};
   }

@@ -12,8 +12,15 @@
 
 namespace troupe {
 
-// What to ask for; nodes always come.
-enum class ask_part : std::uint8_t { nodes = 0, actors = 1, jobs = 2, events = 4, all = 7 };
+// What to ask for; nodes always come. `all` is without lines of logs.
+enum class ask_part : std::uint8_t {
+  nodes = 0,
+  actors = 1,
+  jobs = 2,
+  events = 4,
+  all = 7,
+  lines = 8
+};
 constexpr bool has(ask_part parts, ask_part part) noexcept {
   return (static_cast<unsigned>(parts) & static_cast<unsigned>(part)) != 0;
 }
@@ -29,6 +36,9 @@ struct ask_options {
   wire_protection protect;                  // of the connections to the nodes, as theirs
   std::int64_t timeout_ns = 2'000'000'000;  // for the whole call
   ask_part parts = ask_part::all;
+  // Of events and lines those of the last so many nanoseconds; 0: all that nodes have. Older
+  // versions give all.
+  std::int64_t newer_than_ns = 0;
   // "leave NODE", "checkpoint JOB": what a node says to it is in snapshot.said; parts are not asked
   // for then.
   std::string request;

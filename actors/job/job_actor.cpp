@@ -200,6 +200,7 @@ struct job_actor_state {
   void act(job_event& e) {
     switch (e.kind) {
       case job_event_kind::started:
+        note(event_kind::job_placed, "is placed on " + names_of_nodes(), about_epoch());
         tell_started(feeds_of(job->current_plan()));
         return tell_history();
       case job_event_kind::loss:
@@ -208,13 +209,15 @@ struct job_actor_state {
       case job_event_kind::worker_lost: return to_program(worker_lost{e.worker, std::move(e.text)});
       case job_event_kind::recovering:
         about.board->cause = e.text;
-        return say(job_recovering{false, e.step, e.text}, e.text);
+        return say(job_recovering{false, e.step, e.text}, e.text, event_kind::job_recovering,
+                   about_epoch());
       case job_event_kind::resumed:
         about.board->cause.clear();
         is_wished = false;  // it has stayed
         if (auto feeds = feeds_of(job->current_plan()); !feeds.empty())
           tell_started(std::move(feeds));
-        return say(job_recovering{true, e.step, e.text}, e.text);
+        return say(job_recovering{true, e.step, e.text}, e.text, event_kind::job_recovered,
+                   about_epoch());
       case job_event_kind::note: return say(job_note{e.text}, e.text);
       case job_event_kind::finished:
         about.board->state = job_state::done;
@@ -233,8 +236,7 @@ struct job_actor_state {
         return leave();
       case job_event_kind::moved:
         has_moved = true;
-        tell(self->context(), about.node,
-             member_event{fmt::format("job {}: {}", about.request->name(), e.text)});
+        note(event_kind::job_moved, e.text);
         leave();  // the node first: the program may ask for the job at once
         return to_program(job_has_moved{!is_wished, std::move(e.text)});
       case job_event_kind::failed:
@@ -289,11 +291,43 @@ struct job_actor_state {
     return out;
   }
 
-  template <class Message>
-  void say(Message m, const std::string& text) {
+  void note(event_kind kind, const std::string& text, std::string of = {}) {
+    const auto& name = about.request->name();
     tell(self->context(), about.node,
-         member_event{fmt::format("job {}: {}", about.request->name(), text)});
+         member_event{make_job_event(kind, name, about.board->id,
+                                     fmt::format("job {}: {}", name, text), std::move(of))});
+  }
+  // SN-5: nodes with parts note the same of that epoch.
+  std::string about_epoch() const { return fmt::format("{}/{}", about.board->id, job->epoch()); }
+  std::string names_of_nodes() const {
+    std::string names;
+    for (auto n : std::set<node_id>(job->nodes().begin(), job->nodes().end()))
+      names += (names.empty() ? "" : ", ") + name_of(n);
+    return names;
+  }
+
+  template <class Message>
+  void say(Message m, const std::string& text, event_kind kind = event_kind::job_note,
+           std::string of = {}) {
+    note(kind, text, std::move(of));
     to_program(std::move(m));
+  }
+
+  // Checkpoints of fast steps would drive other events out.
+  void note_checkpoint(const cut_written& m) {
+    constexpr std::int64_t apart_ns = 10'000'000'000;
+    const auto now = about.now_ns();
+    if (noted_cut_ns && now - *noted_cut_ns < apart_ns) {
+      ++cuts_unnoted;
+      return;
+    }
+    noted_cut_ns = now;
+    const auto before = std::exchange(cuts_unnoted, 0U);
+    note(event_kind::checkpoint_written,
+         before == 0 ? fmt::format("the checkpoint of step {} is written", m.step)
+                     : fmt::format("the checkpoint of step {} is written, and {} before it since "
+                                   "that was last told",
+                                   m.step, before));
   }
 
   void leave() {
@@ -324,6 +358,8 @@ struct job_actor_state {
                     : job_state::recovering;
   }
 
+  std::optional<std::int64_t> noted_cut_ns;
+  std::uint64_t cuts_unnoted = 0;
   static constexpr std::size_t ignored_max = 64;
   std::set<node_id> ignored;  // who has no part, and said something of one
 
@@ -358,10 +394,10 @@ struct job_actor_state {
     about.record->count_in(0);
     if (is_of_no_part(m)) {
       if (ignored.size() < ignored_max && ignored.insert(m.from).second)
-        tell(self->context(), about.node,
-             member_event{fmt::format("job {}: ignored what {} says of a part, since it has none; "
-                                      "more of it is ignored without a word",
-                                      about.request->name(), name_of(m.from))});
+        note(event_kind::message_ignored,
+             fmt::format("ignored what {} says of a part, since it has none; more of it is "
+                         "ignored without a word",
+                         name_of(m.from)));
       return;
     }
     report([&](job_coordinator& j) {
@@ -486,6 +522,7 @@ caf::behavior job_actor(caf::stateful_actor<job_actor_state>* self, job_argument
       [](const feed_ready&) {},
       [&s](const epoch_claimed& m) { s.on_claimed(m); },
       [&s](const cut_written& m) {
+        if (*m.written) s.note_checkpoint(m);
         s.report([&](job_coordinator& j) { j.on_manifest(m.step, m.epoch, *m.written); });
       },
       [&s](want_cut) { s.report([](job_coordinator& j) { j.want_checkpoint(); }); },

@@ -4,6 +4,7 @@
 //
 // Threading: values, inside one process.
 
+#include "troupe/runtime/insight/snapshot.hpp"
 #include "troupe/runtime/wire/member_info.hpp"
 #include "troupe/schema/ids.hpp"
 
@@ -30,7 +31,7 @@ struct link_failed {
 };
 
 struct member_event {
-  std::string text;
+  event what;
 };  // for the node's list of events
 // We were fenced: all parts end, this is who we are now.
 struct rejoined {

@@ -30,7 +30,8 @@ struct member_up {
   std::shared_ptr<actor_record> record;
 };
 struct member_down {
-  member_info member;  // with state and reason
+  member_info member;       // with state and reason
+  bool is_of_link = false;  // the link was given up, which has been noted: the member may live
 };
 struct view_changed {
   member_info self;

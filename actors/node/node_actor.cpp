@@ -11,6 +11,7 @@
 #include "troupe/actors/node/part_table.hpp"
 #include "troupe/actors/plan/device_streams.hpp"
 #include "troupe/runtime/cluster/membership.hpp"
+#include "troupe/runtime/text/printable.hpp"
 
 #include <caf/actor_system.hpp>
 #include <caf/event_based_actor.hpp>
@@ -31,7 +32,17 @@ namespace {
 // Ended actors and jobs stay listed for a minute.
 constexpr std::uint64_t linger_ns = 60'000'000'000;
 constexpr std::size_t ended_jobs_max = 100;
-constexpr std::size_t events_max = 256;
+// NO-16: entries, and what they take in an answer, about: with 16 MiB of which a sixteenth is for
+// all but actors (SN-4), and lines are asked for apart.
+struct ring_limits {
+  std::size_t entries, bytes;
+};
+constexpr ring_limits events_max{512, std::size_t{384} << 10},
+    lines_max{2048, std::size_t{1} << 20};
+constexpr std::size_t event_text_max = 4096, event_keys_bytes = 256;
+std::size_t bytes_of(const event& e) {
+  return event_keys_bytes + e.text.size() + e.job.size() + e.about.size() + e.node.size();
+}
 // For work that came while we were about to leave.
 constexpr std::int64_t move_max_ns = 5'000'000'000;
 // From a coordinator's end to the next one's beginning.
@@ -61,6 +72,12 @@ struct node_actor_state : part_services {
   std::optional<trace_recorder> recorder;
   std::map<job_id, caf::actor> works;  // that are no jobs: who has joined
   std::uint64_t stray_messages = 0;    // NO-4
+  struct noted_so_far {
+    std::uint64_t last = 0;  // number
+    std::size_t bytes = 0;   // of those that are kept
+  };
+  noted_so_far noted_events, noted_lines;
+  std::set<node_id> without_link;  // members whose link was given up
   caf::actor member;
   bool is_draining = false;  // for good
   caf::actor draining;       // who is told when what can move has moved
@@ -97,6 +114,7 @@ struct node_actor_state : part_services {
     journals.emplace(view.env.self.id);
     recorder.emplace(std::move(sources),
                      [this](std::uint64_t subject) { return describe_subject(*parts, subject); });
+    note_own_join();
   }
 
   // --- part_services -----------------------------------------------------------------------------
@@ -109,9 +127,51 @@ struct node_actor_state : part_services {
     return stream_meters;
   }
 
-  void note(std::string text) override {
-    view.events.emplace_back(view.env.wall_clock_ns(), std::move(text));
-    if (view.events.size() > events_max) view.events.pop_front();
+  void note(event what) override {
+    what.node = view.env.self.name;
+    what.node_id = fmt::format("{:016x}", raw(view.env.self.id));
+    what.text = printable(what.text, '?', event_text_max);
+    const auto now = view.env.wall_clock_ns();
+    const auto keep = [&](auto& all, noted_so_far& so_far, const ring_limits& most) {
+      all.emplace_back(now, what).second.number = ++so_far.last;
+      so_far.bytes += bytes_of(what);
+      while (all.size() > most.entries || so_far.bytes > most.bytes) {
+        so_far.bytes -= bytes_of(all.front().second);
+        all.pop_front();
+      }
+    };
+    if (what.level >= event_level::info) keep(view.events, noted_events, events_max);
+    keep(view.lines, noted_lines, lines_max);
+    if (view.env.on_line) view.env.on_line(view.lines.back().second, now);
+  }
+
+  // A tool asked for something that concerns this node.
+  void note_request(std::string request, const std::string& said) {
+    std::ranges::replace(request, '\t', ' ');
+    note(make_event(event_kind::note, fmt::format("a tool asked for '{}': {}", request, said)));
+  }
+
+  // A line of the log that is no event.
+  void log(event_level level, std::string text) {
+    auto what = make_event(event_kind::note, std::move(text));
+    what.level = level;
+    note(std::move(what));
+  }
+
+  std::string id_of_self() const { return fmt::format("{:016x}", raw(view.env.self.id)); }
+
+  // SN-5: of itself.
+  void note_own_join() {
+    const auto& me = view.env.self;
+    note(make_event(
+        event_kind::member_joined,
+        fmt::format("{} joined: {} at {}, pid {}", me.name, to_string(me.kind), me.address, me.pid),
+        id_of_self()));
+  }
+  // Whether we began earlier: of any two members one did.
+  bool is_older_than(const member_info& m) const {
+    const auto& me = view.env.self;
+    return std::pair(me.start_time_ns, raw(me.id)) < std::pair(m.start_time_ns, raw(m.id));
   }
 
   // NO-7.
@@ -151,8 +211,19 @@ struct node_actor_state : part_services {
   // --- peers -------------------------------------------------------------------------------------
 
   void on_up(member_up& m) {
-    note(fmt::format("{} joined: {} at {}, pid {}", m.member.name, to_string(m.member.kind),
-                     m.member.address, m.member.pid));
+    const auto about = fmt::format("{:016x}", raw(m.member.id));
+    if (without_link.erase(m.member.id) > 0)
+      note(make_event(event_kind::member_back,
+                      fmt::format("there is a link to {} again", m.member.name), about));
+    else if (is_older_than(m.member))
+      note(make_event(event_kind::member_joined,
+                      fmt::format("{} joined: {} at {}, pid {}", m.member.name,
+                                  to_string(m.member.kind), m.member.address, m.member.pid),
+                      about));
+    else
+      log(event_level::debug,
+          fmt::format("meets {}: {} at {}, pid {}", m.member.name, to_string(m.member.kind),
+                      m.member.address, m.member.pid));
     for (auto& [id, job] : view.jobs)
       if (job.ended_ns == 0) tell(self->context(), job.actor, member_up{m});
     auto id = m.member.id;
@@ -163,10 +234,19 @@ struct node_actor_state : part_services {
   }
 
   void on_down(const member_down& m) {
-    note(fmt::format("{} {} {}: {}", m.member.name,
-                     m.member.state == member_state::left ? "has" : "is", to_string(m.member.state),
-                     m.member.reason));
-    if (m.member.state == member_state::unreachable) return;
+    const auto state = m.member.state;
+    if (m.is_of_link)
+      without_link.insert(m.member.id);
+    else
+      note(make_event(
+          state == member_state::left          ? event_kind::member_left
+          : state == member_state::unreachable ? event_kind::member_unreachable
+                                               : event_kind::member_lost,
+          fmt::format("{} {} {}: {}", m.member.name, state == member_state::left ? "has" : "is",
+                      to_string(state), m.member.reason),
+          fmt::format("{:016x}", raw(m.member.id))));
+    if (state == member_state::unreachable) return;
+    if (!m.is_of_link) without_link.erase(m.member.id);
     view.peers.erase(m.member.id);
     for (auto& [id, job] : view.jobs)
       if (job.ended_ns == 0) tell(self->context(), job.actor, member_down{m});
@@ -187,6 +267,8 @@ struct node_actor_state : part_services {
     journals->on_rejoined(view.env.self.id);
     unanswered.clear();
     lately_gone.clear();
+    without_link.clear();
+    note_own_join();
   }
 
   // --- work that is no job -----------------------------------------------------------------------
@@ -299,8 +381,10 @@ struct node_actor_state : part_services {
   void on_moved(job_id job, peer_message& m) {
     const auto at = view.jobs.find(job);
     if (at != view.jobs.end() && at->second.ended_ns == 0 && at->second.request->recipe == nullptr)
-      return note(fmt::format("ignored job_moved of job {} from {}: it cannot move",
-                              at->second.board->name, name_of(m.from)));
+      return note(make_job_event(event_kind::message_ignored, at->second.board->name,
+                                 at->second.board->id,
+                                 fmt::format("ignored job_moved of job {} from {}: it cannot move",
+                                             at->second.board->name, name_of(m.from))));
     to_job(job, m);
   }
 
@@ -382,7 +466,11 @@ struct node_actor_state : part_services {
     const auto to = wanted == attaching.end() ? caf::actor() : wanted->asked.program;
     if (wanted != attaching.end()) attaching.erase(wanted);
     if (!program) {
-      note(fmt::format("job {} cannot go on here: {}", name, program.error().text()));
+      auto what =
+          make_job_event(event_kind::job_note, name, fmt::format("{:016x}", raw(id)),
+                         fmt::format("job {} cannot go on here: {}", name, program.error().text()));
+      what.level = event_level::error;
+      note(std::move(what));
       if (to) tell(self->context(), to, attach_failed{program.error().text()});
       return refuse(program.error().text());
     }
@@ -401,7 +489,8 @@ struct node_actor_state : part_services {
     request->why_after = why;
     request->has_failed_before = has_failed;
     request->after = std::make_shared<const kept_journal>(std::move(kept));
-    note(fmt::format("goes on with job {}: {}", name, why));
+    note(make_job_event(event_kind::job_recovered, name, fmt::format("{:016x}", raw(id)),
+                        fmt::format("goes on with job {}: {}", name, why)));
     coordinate(id, std::move(request), to);
   }
 
@@ -488,7 +577,8 @@ struct node_actor_state : part_services {
     const auto& env = view.env;
     std::vector<member_info> known{env.self};
     for (const auto& [peer, entry] : view.peers) known.push_back(entry.member);
-    const auto& job_name = request->name();
+    const auto job_name = request->name();
+    const bool is_after = request->after != nullptr;
     auto job_record =
         std::make_shared<actor_record>(actor_kind::job, "job/" + job_name, job_name, *env.clock);
     auto board = std::make_shared<job_snapshot>();
@@ -509,7 +599,11 @@ struct node_actor_state : part_services {
         tell(nullptr, to, job_orphaned{id, text});
     });
     view.job_records[id] = std::move(job_record);
-    note(fmt::format("job {} starts", job_name));
+    // SN-5: who goes on with a job has not begun it.
+    const auto of_job = [&](event_kind kind, std::string text, std::string about) {
+      note(make_job_event(kind, job_name, board->id, std::move(text), std::move(about)));
+    };
+    if (!is_after) of_job(event_kind::job_began, fmt::format("job {} starts", job_name), board->id);
   }
 
   // A job with runs that can be given up has one epoch, and its nodes stand in the request.
@@ -535,8 +629,15 @@ struct node_actor_state : part_services {
     at->second.ended_ns = view.env.wall_clock_ns();
     at->second.actor = nullptr;
     at->second.request = nullptr;
-    note(fmt::format("job {} is over: {}", at->second.board->name,
-                     at->second.board->cause.empty() ? "done" : at->second.board->bare_cause()));
+    const auto& board = *at->second.board;
+    const auto kind = board.state == job_state::failed      ? event_kind::job_failed
+                      : board.state == job_state::stopped   ? event_kind::job_stopped
+                      : board.state == job_state::suspended ? event_kind::job_suspended
+                                                            : event_kind::job_done;
+    note(make_job_event(kind, board.name, board.id,
+                        fmt::format("job {} is over: {}", board.name,
+                                    board.cause.empty() ? job_done_reason : board.bare_cause()),
+                        board.id));
     end_if_empty();
   }
 
@@ -682,7 +783,7 @@ struct node_actor_state : part_services {
     if (name != env.self.name && name != fmt::format("{:016x}", raw(env.self.id))) return {};
     if (!env.on_leave_asked)
       return "refused: it is a program that runs a job, and leaves when that ends";
-    note("was asked to leave by a tool");
+    note(make_event(event_kind::node_leaving, "was asked to leave by a tool"));
     env.on_leave_asked();
     return "leaves";
   }
@@ -835,6 +936,7 @@ caf::behavior node_actor(caf::stateful_actor<node_actor_state>* self, node_envir
       [&s](const job_over& m) { s.on_job_over(m); },
       [&s](const ask& m) {
         auto said = s.obey(m.request);  // before the answer shows what came of it
+        if (!said.empty()) s.note_request(m.request, said);
         auto all = answer(s.view, *s.parts, m.request);
         all.said = std::move(said);
         tell(s.self->context(), m.to, answered{m.id, to_json(all)});
@@ -852,7 +954,7 @@ caf::behavior node_actor(caf::stateful_actor<node_actor_state>* self, node_envir
           if (program == m.program)
             tell(s.self->context(), s.view.jobs.at(job).actor, stop_job{m.reason});
       },
-      [&s](member_event& m) { s.note(std::move(m.text)); },
+      [&s](member_event& m) { s.note(std::move(m.what)); },
       [&s](rejoined& m) { s.on_rejoined(m); },
       [&s](set_member& m) { s.member = std::move(m.member); },
       [&s](const set_times& m) { s.parts->set_times(*m.times); },

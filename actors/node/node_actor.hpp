@@ -35,7 +35,8 @@
 //                  program
 //   ask_trace      link         record a timeline, or give a page of it   send_control with a
 //                                                                         trace_page
-//   member_event   member, job  remember it among the events              -
+//   member_event   member, job  remember it among the events, and tell    -
+//                               on_line of it
 //   rejoined       member       we were fenced: stop all parts and jobs,  jobs_changed
 //                               be who we are
 //   set_times      program      what earlier programs have measured       -
@@ -65,6 +66,10 @@
 // NO-11 A word for work that nobody has joined goes to who host_work says joins it, before any
 //       later word, and NO-4 where that is nobody; a node that leaves asks nobody. Work that is
 //       joined when the node ends or is fenced is told that this node is lost, and is left.
+// NO-16 The newest 512 events and 2,048 lines of the log are kept, fewer where their texts are
+// long,
+//       and of each text 4 KiB at most; events are numbered from 1 on without a gap, also from one
+//       life to the next, and so are lines.
 // Ends: on end_node, after its parts.
 // Threading: on the service worker; never blocks.
 
@@ -74,6 +79,7 @@
 #include "troupe/actors/plan/apply_probe.hpp"
 #include "troupe/actors/plan/part_context.hpp"
 #include "troupe/runtime/insight/actor_record.hpp"
+#include "troupe/runtime/insight/snapshot.hpp"
 #include "troupe/runtime/planted_bugs.hpp"
 #include "troupe/runtime/supervision/supervision_tree.hpp"
 #include "troupe/runtime/trace/trace_recorder.hpp"
@@ -126,6 +132,9 @@ struct node_environment {
   // the word (NO-11). Null, or a null actor: nobody does.
   std::function<caf::actor(job_id, node_id from)> host_work;
   apply_probe* probe = nullptr;  // the simulator's
+  // A line of the log, with the time in it: what happened, and what is below an event. Null:
+  // nobody. Never waits.
+  std::function<void(const event&, std::uint64_t unix_ns)> on_line{};
 };
 
 inline constexpr supervision_policy node_policy{.restart = restart_kind::transient,

@@ -9,6 +9,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <limits>
 #include <optional>
 #include <set>
 
@@ -21,6 +23,18 @@ double age(std::uint64_t now, std::uint64_t then) {
 }
 
 bool is_in(const auto& list, const auto& one) { return std::ranges::find(list, one) != list.end(); }
+
+// "... newer=2.5": events and lines of the last 2.5 seconds; without it, or with nonsense, all.
+double newest_of(const std::string& request) {
+  constexpr std::string_view word = " newer=";
+  constexpr double all = std::numeric_limits<double>::infinity();
+  const auto at = request.find(word);
+  if (at == std::string::npos) return all;
+  double seconds = 0;
+  const auto* end = request.data() + request.size();
+  const auto read = std::from_chars(request.data() + at + word.size(), end, seconds);
+  return read.ec == std::errc() && seconds >= 0 ? seconds : all;
+}
 
 struct answerer {
   const node_view& view;
@@ -199,7 +213,8 @@ struct answerer {
     const auto now = view.env.wall_clock_ns();
     const bool wants_actors = request.find("actors") != std::string::npos,
                wants_jobs = request.find("jobs") != std::string::npos,
-               wants_events = request.find("events") != std::string::npos;
+               wants_events = request.find("events") != std::string::npos,
+               wants_lines = request.find("lines") != std::string::npos;
     node_answer out;
     out.cluster = view.env.cluster;
     out.self = describe(view.env.self);
@@ -236,9 +251,13 @@ struct answerer {
       if (!wants_actors) continue;
       for (auto& a : w->actors(view.env.self.name)) out.actors.push_back(std::move(a));
     }
-    if (wants_events)
-      for (const auto& [time, text] : view.events)
-        out.events.push_back({age(now, time), view.env.self.name, text});
+    const auto list = [now, newest = newest_of(request)](const auto& from, std::vector<event>& to) {
+      for (const auto& [time, e] : from)
+        if (const auto since = age(now, time); since <= newest)
+          to.emplace_back(e).since_seconds = since;
+    };
+    if (wants_events) list(view.events, out.events);
+    if (wants_lines) list(view.lines, out.lines);
     return out;
   }
 

@@ -45,13 +45,15 @@ struct node_view {
   std::shared_ptr<actor_record> record;
   std::uint64_t samples = 0;                              // ticks so far
   std::vector<std::shared_ptr<const listed_work>> works;  // of the program
-  std::deque<std::pair<std::uint64_t, std::string>> events;
+  // The newest of each, with their times.
+  std::deque<std::pair<std::uint64_t, event>> events, lines;
 };
 
 // Who a subject of the timeline is: part << 32 | actor + 1.
 std::optional<trace_subject> describe_subject(const part_table& parts, std::uint64_t subject);
 
-// `request` names what is wanted beside the nodes: "actors", "jobs", "events".
+// `request` names what is wanted beside the nodes: "actors", "jobs", "events", "lines", and
+// "newer=SECONDS" of the last two.
 node_answer answer(const node_view& view, const part_table& parts, const std::string& request);
 
 }  // namespace troupe

@@ -456,7 +456,7 @@ void part_table::on_orphaned(const part_orphaned& m) {
   if (at == parts_.end() || at->second.context->part != m.part || at->second.ended_ns != 0) return;
   auto& part = at->second;
   const auto text = "the supervisor of the part failed: " + m.text;
-  node_.note(text);
+  note_of(m.job, part, event_kind::actor_failed, text);
   node_.send(part.coordinator, part_ended{m.job, part.epoch, text, "supervisor", 0, reports(part),
                                           data_messages(part)});
   part.supervisor = supervise(m.job, part_request{.context = part.context,
@@ -559,7 +559,12 @@ void part_table::start(node_id from, const start_part& s) {
   if (part != nullptr && part->coordinator != from)
     return ignore(from, s.job, "start_part", part->coordinator);
   if (part == nullptr) return;
-  part->is_started = true;
+  const auto& name = part->context->job_plan->name;
+  if (!std::exchange(part->is_started, true))
+    part->epoch <= 1
+        ? note_of(s.job, *part, event_kind::job_began, fmt::format("job {} starts", name))
+        : note_of(s.job, *part, event_kind::job_recovered,
+                  fmt::format("job {}: goes on (epoch {})", name, part->epoch), part->epoch);
   tell(node_.context(), part->supervisor, start_firing{});
 }
 
@@ -620,10 +625,44 @@ void part_table::ignore(node_id from, job_id job, const char* what, node_id coor
     const auto at = node_.peers().find(n);
     return at != node_.peers().end() ? at->second.member.name : fmt::format("{:016x}", raw(n));
   };
-  node_.note(
+  const auto at = parts_.find(job);
+  node_.note(make_job_event(
+      event_kind::message_ignored,
+      at != parts_.end() ? at->second.context->job_plan->name : std::string(),
+      fmt::format("{:016x}", raw(job)),
       fmt::format("ignored {} of job {:016x} from {}, since {} coordinates that job; further "
                   "ones of it are ignored without a word",
-                  what, raw(job), name(from), name(coordinator)));
+                  what, raw(job), name(from), name(coordinator))));
+}
+
+// SN-5: epoch 0: of the job as a whole.
+void part_table::note_of(job_id job, const part_entry& part, event_kind kind, std::string text,
+                         std::uint32_t epoch) {
+  const auto id = fmt::format("{:016x}", raw(job));
+  auto about = kind == event_kind::actor_failed ? std::string()
+               : epoch == 0                     ? id
+                                                : fmt::format("{}/{}", id, epoch);
+  node_.note(
+      make_job_event(kind, part.context->job_plan->name, id, std::move(text), std::move(about)));
+}
+
+// A part may end alone, and its job go on elsewhere: that is no end of the job. `is_lost`: nobody
+// goes on with it.
+void part_table::note_end(job_id job, const part_entry& part, const std::string& reason,
+                          bool is_lost) {
+  const auto& name = part.context->job_plan->name;
+  const auto over = [&](event_kind kind, std::string_view why) {
+    note_of(job, part, kind, fmt::format("job {} is over: {}", name, why));
+  };
+  const std::string_view all = reason;
+  const auto failed = fmt::format("job {} failed: ", name);
+  if (is_lost) return over(event_kind::job_failed, all);
+  if (reason == job_done_reason) return over(event_kind::job_done, all);
+  if (all.starts_with(job_stopped_prefix))
+    return over(event_kind::job_stopped, all.substr(job_stopped_prefix.size()));
+  if (all.starts_with(job_suspended_prefix))
+    return over(event_kind::job_suspended, all.substr(job_suspended_prefix.size()));
+  if (all.starts_with(failed)) over(event_kind::job_failed, all.substr(failed.size()));
 }
 
 // The first reason stands.
@@ -653,7 +692,9 @@ void part_table::let_go(part_entry& part) {
   try {
     part.context = remains_of(*part.context);
   } catch (const std::bad_alloc&) {
-    node_.note("there is no memory to list a part that has ended; it is kept as it was");
+    node_.note(make_event(event_kind::note,
+                          "there is no memory to list a part that has ended; it is kept as it "
+                          "was"));
   }
 }
 
@@ -671,6 +712,8 @@ void part_table::stop(node_id from, const stop_part& s) {
     ++stray_messages_;
     return;
   }
+  if (at->second.is_halted || at->second.reason.empty())
+    note_end(s.job, at->second, s.reason, false);
   stop(s.job, at->second, s.reason);
 }
 
@@ -685,7 +728,9 @@ void part_table::halt(node_id from, const halt_part& h) {
   if (at != parts_.end()) obey(h.job, at->second, from, h.epoch);
   if (at == parts_.end() || at->second.ended_ns != 0) return answer_halt(h.job, from, h.epoch);
   auto& part = at->second;
-  part.is_halted = true;
+  if (!std::exchange(part.is_halted, true))
+    note_of(h.job, part, event_kind::job_recovering,
+            fmt::format("job {}: {}", part.context->job_plan->name, h.reason), part.epoch);
   part.halted_epoch = std::max(part.halted_epoch, h.epoch);
   data_[h.job] = node_.environment().device->datasets_in_use();
   if (node_.environment().archive)
@@ -767,7 +812,8 @@ void part_table::on_event(part_event& e) {
       return node_.send(part.coordinator, part_noted{e.job, part.epoch, e.actor, e.step, e.text});
     case part_event_kind::failed:
       part.has_failed = true;
-      node_.note(fmt::format("actor {} failed in step {}: {}", e.actor, e.step, e.text));
+      note_of(e.job, part, event_kind::actor_failed,
+              fmt::format("actor {} failed in step {}: {}", e.actor, e.step, e.text));
       return node_.send(part.coordinator,
                         part_ended{e.job, part.epoch, e.text, e.actor, e.step, reports(part),
                                    data_messages(part), e.is_derived});
@@ -798,8 +844,11 @@ void part_table::on_lost(const member_info& m) {
     const bool is_stopped = !part.reason.empty() && !part.is_halted;  // nobody goes on with it
     if (part.coordinator == m.id && part.may_move && !is_stopped)     // NO-2
       part.orphaned_ns = std::max<std::int64_t>(1, node_.environment().now_ns());
-    else if (part.coordinator == m.id)
-      stop(id, part, fmt::format("{}, which started the job, is {}", m.name, to_string(m.state)));
+    else if (part.coordinator == m.id) {
+      const auto why = fmt::format("{}, which started the job, is {}", m.name, to_string(m.state));
+      if (!is_stopped) note_end(id, part, why, true);
+      stop(id, part, why);
+    }
     if (part.ended_ns != 0) continue;
     for (std::uint32_t task = 0; task < part.nodes.size(); ++task)
       if (part.nodes[task] == m.id) {
@@ -814,10 +863,11 @@ void part_table::stop_orphans() {
   for (auto& [id, part] : parts_)
     if (part.orphaned_ns != 0 && now - part.orphaned_ns > orphaned_max_ns) {
       part.orphaned_ns = 0;
-      stop(id, part,
-           fmt::format(
-               "nobody has gone on with the job for {} s after the end of who coordinated it",
-               orphaned_max_ns / 1'000'000'000));
+      const auto why = fmt::format(
+          "nobody has gone on with the job for {} s after the end of who coordinated it",
+          orphaned_max_ns / 1'000'000'000);
+      note_end(id, part, why, true);
+      stop(id, part, why);
     }
 }
 

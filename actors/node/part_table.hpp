@@ -100,7 +100,7 @@ class part_services {
   virtual caf::actor handle() = 0;
   virtual void send(node_id to, control_message body) = 0;
   virtual caf::execution_unit* context() = 0;
-  virtual void note(std::string text) = 0;
+  virtual void note(event what) = 0;
   virtual void parts_changed() = 0;  // membership weighs a cluster by its jobs
   // Of a job that is coordinated here: its actor, and who takes what it fetches; null where it is
   // not.
@@ -189,6 +189,9 @@ class part_table {
                     const std::shared_ptr<const part_handles>& handles);
   void tell_placed(job_id job, const part_entry& part);
   void stop(job_id job, part_entry& part, const std::string& reason);
+  void note_of(job_id job, const part_entry& part, event_kind kind, std::string text,
+               std::uint32_t epoch = 0);
+  void note_end(job_id job, const part_entry& part, const std::string& reason, bool is_lost);
   void end_actors(part_entry& part, const std::string& reason);
   void let_go(part_entry& part);
   void answer_halt(job_id job, node_id to, std::uint32_t epoch);

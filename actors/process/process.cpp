@@ -357,6 +357,7 @@ result<std::unique_ptr<process>> process::begin(const process_options& options) 
   node.device = &p->device;
   node.memory_bytes = options.memory_bytes;
   node.on_leave_asked = options.on_leave_asked;
+  node.on_line = options.on_line;
   // Asked by the node, which is there by then; not held by it, since it holds this.
   if (options.host_work)
     node.host_work = [host_work = options.host_work, all = p.get(), service = workers.service()](

@@ -78,6 +78,10 @@ struct process_options {
   // (actors/messages/stream_messages.hpp); null: nobody. On an actor's thread, perhaps before
   // start() has returned.
   std::function<caf::actor(const work_host&, job_id, node_id from)> host_work;
+  // Each line of the process's log, when it is noted: what happened (troupe events), and what is
+  // less than that. On an actor's thread, which must not wait; perhaps before start() has returned,
+  // and until leave() has.
+  std::function<void(const event&, std::uint64_t unix_ns)> on_line{};
   // A member of `join` will never have us (token, cluster, version) and nobody else is known. On
   // the I/O thread.
   std::function<void(const error&)> on_denied;

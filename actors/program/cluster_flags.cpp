@@ -17,7 +17,9 @@ void cluster_flags::add_cluster_flags(CLI::App& app, const std::string& does) {
   app.add_option(
       "--cluster", cluster,
       does + " over the nodes of this cluster; without it, in this process (with --join: default)");
-  app.add_option("--join", join, "HOST:PORT of a member of the cluster; dns:NAME:PORT: at all addresses of that name");
+  app.add_option(
+      "--join", join,
+      "HOST:PORT of a member of the cluster; dns:NAME:PORT: at all addresses of that name");
   app.add_option("--token-file", token_file, "File with the cluster's token");
   add_protection_flags(app, protect);
   app.add_option(

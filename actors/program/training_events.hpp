@@ -1,7 +1,8 @@
 #pragma once
 // What a program that trains shows in TensorBoard (--tensorboard): `loss` of each step (of very
-// many: is_kept()), `steps_per_second` about once a second, and as texts `recoveries` (what failed,
-// and where it went on) and `notes`; at the end what the program found, as `result/test_accuracy`.
+// many: is_kept()), `steps_per_second`, `samples_per_second` and `learning_rate` about once a
+// second, and as texts `recoveries` (what failed, and where it went on) and `notes`; at the end
+// what the program found, as `result/test_accuracy`.
 //
 // A training that goes on from a checkpoint may use the folder that it had before: what the earlier
 // file has of steps that are made again is void (event_file::begin_at).
@@ -28,6 +29,10 @@ class training_events {
   result<void> add_loss(std::uint64_t step, float loss);
   // At the step that the training has come to.
   result<void> add_text(std::string_view tag, std::string text);
+  // Likewise.
+  result<void> add_number(std::string_view tag, double x) {
+    return file_->add_scalar(tag, last_step_, x);
+  }
   // Now and then, also without anything to add.
   result<void> flush_if_due() { return file_->flush_if_due(); }
   // The training has ended: all that there is, in the file. More may come.

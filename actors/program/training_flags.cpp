@@ -201,6 +201,11 @@ void training_flags::parse(int argc, char** argv, const std::string& description
   app.add_option("--tensorboard", tensorboard,
                  "Write losses, steps per second, recoveries and the result to an event file in "
                  "this folder, for TensorBoard (tensorboard --logdir)");
+  app.add_option("--record", record,
+                 "Write the numbers of each step (loss, learning rate, samples per second, "
+                 "recoveries, wall time) and the result to this file for other tools: FILE.jsonl, "
+                 "FILE.csv, or tensorboard:DIR for an event file in that folder. A file that is "
+                 "there goes on, without the steps that are made again");
   app.add_option("--save", save, "Write the trained variables to this safetensors file");
   app.add_option("--save-graph", save_graph,
                  "Write the graph to this file, for `troupe plan`, and end without training");
@@ -319,6 +324,7 @@ void training_flags::parse(int argc, char** argv, const std::string& description
     usage_error("--checkpoint-keep needs --checkpoint DIR");
   if (!losses.empty() && is_same_file(losses, save))
     usage_error("--losses and --save name the same file");
+  set_record(app.count("--record") > 0);
   if (app.count("--tensorboard") > 0 && tensorboard.empty())
     usage_error("--tensorboard: the name of the folder is empty");
   if (app.count("--save-graph") > 0 && save_graph.empty())
@@ -329,9 +335,28 @@ void training_flags::parse(int argc, char** argv, const std::string& description
         "--save");
   if (!save_graph.empty() && !tensorboard.empty())
     usage_error("--save-graph trains nothing, so there is nothing to write for --tensorboard");
+  if (!save_graph.empty() && !record.empty())
+    usage_error("--save-graph trains nothing, so there is nothing to write for --record");
   if (name.empty()) usage_error("--name: the name of the job is empty");
   set_checkpoints(*this, every);
   if (auto read = read_cluster_flags(app); !read) usage_error(read.error().text());
+}
+
+void training_flags::set_record(bool is_given) {
+  constexpr std::string_view of_tensorboard = "tensorboard:";
+  if (is_given && record.empty()) usage_error("--record: the name of the file is empty");
+  if (record.starts_with(of_tensorboard)) {
+    if (!tensorboard.empty())
+      usage_error("--record tensorboard:DIR and --tensorboard name a folder each: give one");
+    tensorboard = std::exchange(record, {}).substr(of_tensorboard.size());
+    if (tensorboard.empty())
+      usage_error("--record tensorboard:DIR: the name of the folder is empty");
+  }
+  if (!record.empty() && !record.ends_with(".jsonl") && !record.ends_with(".csv"))
+    usage_error(fmt::format("--record: '{}' is neither FILE.jsonl nor FILE.csv nor tensorboard:DIR",
+                            record));
+  if (!record.empty() && (is_same_file(record, losses) || is_same_file(record, save)))
+    usage_error("--record and --losses or --save name the same file");
 }
 
 learning_rate_schedule training_flags::schedule_over(std::uint64_t steps) const {

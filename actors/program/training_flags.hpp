@@ -29,6 +29,7 @@ struct training_flags : cluster_flags {
   device_flags devices;
   std::uint64_t seed = 1;
   std::string losses, tensorboard, save, name;  // tensorboard: a folder
+  std::string record;                           // a file; one of TensorBoard is in `tensorboard`
   std::string save_graph;  // a file: the graph is written there, and nothing is trained
   failure_policy on_failure = failure_policy::stop;
   bool outlive = false;
@@ -54,6 +55,8 @@ struct training_flags : cluster_flags {
   session_options session(std::function<bool()> is_cancelled) const;
 
  private:
+  void set_record(bool is_given);
+
   learning_rate_schedule schedule_;
 };
 

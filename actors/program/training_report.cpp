@@ -2,6 +2,8 @@
 
 #include "troupe/actors/program/output.hpp"
 #include "troupe/actors/program/training_events.hpp"
+#include "troupe/actors/session/event_file.hpp"
+#include "troupe/actors/session/record_file.hpp"
 #include "troupe/devices/files/host_disk.hpp"
 #include "troupe/devices/files/safetensors.hpp"
 #include "troupe/devices/files/signals.hpp"
@@ -13,6 +15,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <csignal>
@@ -52,6 +55,11 @@ result<void> training_report::prepare() {
     return error(
         errno == ENOENT ? error_code::not_found : error_code::usage,
         fmt::format("--losses: cannot write {}: {}", options_.losses, std::strerror(errno)));
+  if (!options_.record.empty()) {
+    auto record = record_file::open(options_.record);
+    if (!record) return std::move(record.error().while_doing("--record"));
+    record_ = std::move(*record);
+  }
   if (options_.tensorboard.empty()) return {};
   auto events = training_events::open(options_.tensorboard);
   if (!events) return std::move(events.error().while_doing("--tensorboard"));
@@ -79,6 +87,7 @@ double training_report::samples() const {
 void training_report::show(const training_event& e) {
   using kind = training_event::kind;
   if (events_) say_once(events_->flush_if_due());
+  if (record_) say_once_of_record(record_->flush_if_due());
   switch (e.type) {
     case kind::none: return;
     case kind::started: began_ = ended_ = std::chrono::steady_clock::now(); return;
@@ -94,11 +103,13 @@ void training_report::show(const training_event& e) {
       return;
     case kind::worker_lost:
       ++lost_workers_;
+      ++recoveries_;
       if (events_) say_once(events_->add_text("recoveries", e.text));
       return bar_->say(options_.program + ": " + e.text + "; training goes on with the others");
     case kind::recovering:
     case kind::resumed:
     case kind::note:
+      if (e.type == kind::recovering) ++recoveries_;
       if (events_)
         say_once(events_->add_text(e.type == kind::note ? "notes" : "recoveries", e.text));
       return say(e.text);
@@ -124,6 +135,7 @@ void training_report::show(const training_event& e) {
   has_ended_ = true;
   if (events_ && !ended_early_.empty()) say_once(events_->add_text("end", ended_early_));
   if (events_) say_once(events_->finish_training());
+  if (record_) say_once_of_record(record_->flush());
   bar_.reset();
   show_totals(totals_);
 }
@@ -140,6 +152,61 @@ void training_report::say_once(result<void> of_events) {
   say(of_events.error().while_doing("--tensorboard").text() + "; training goes on");
 }
 
+void training_report::say_once_of_record(result<void> of_record) {
+  if (of_record || std::exchange(has_said_record_, true)) return;
+  say(of_record.error().while_doing("--record").text() + "; training goes on");
+}
+
+// Of the schedule as devices follow it: async, steps are those of a worker.
+double training_report::learning_rate_at(std::uint64_t step) const {
+  const bool is_async = options_.update == update_kind::async;
+  return options_.optimizer.learning_rate *
+         learning_rate_factor(options_.schedule_over(extent_.steps),
+                              is_async ? step / std::max(1U, options_.workers) : step);
+}
+
+// About once a second, and with the first loss but one.
+void training_report::show_rates(const training_event& e) {
+  const auto now = std::chrono::steady_clock::now();
+  if (losses_seen_++ == 0) {
+    rate_began_ = now;
+    samples_then_ = samples();
+    return;
+  }
+  const std::chrono::duration<double> passed = now - rate_began_;
+  if (last_rate_ && passed.count() < 1) return;
+  if (passed.count() <= 0) return;
+  last_rate_ = (samples() - samples_then_) / passed.count();
+  if (passed.count() >= 1) {
+    rate_began_ = now;
+    samples_then_ = samples();
+  }
+  if (!events_) return;
+  say_once(events_->add_number("samples_per_second", *last_rate_));
+  say_once(events_->add_number("learning_rate", learning_rate_at(e.step)));
+}
+
+// RF-2, also for one that is restarted.
+void training_report::record_loss(const training_event& e) {
+  const auto nth = losses_seen_ - 1;
+  if (nth == 0 || e.step <= last_recorded_) say_once_of_record(record_->begin_at(e.step));
+  last_recorded_ = e.step;
+  if (!is_kept(nth)) return;
+  say_once_of_record(record_->add({.step = e.step,
+                                   .loss = static_cast<double>(e.loss),
+                                   .learning_rate = learning_rate_at(e.step),
+                                   .samples_per_second = last_rate_,
+                                   .recoveries = recoveries_}));
+}
+
+void training_report::record_result(const std::string& key, double found) {
+  if (losses_seen_ == 0) say_once_of_record(record_->begin_at(last_recorded_));
+  say_once_of_record(record_->add({.step = last_recorded_,
+                                   .recoveries = recoveries_,
+                                   .metric = "result/" + key,
+                                   .value = found}));
+}
+
 void training_report::show_loss(const training_event& e) {
   const bool is_sync = options_.update == update_kind::sync;
   if (done_ == skipped_ && is_sync) done_ = skipped_ = e.step;  // a resumed run begins there
@@ -148,6 +215,8 @@ void training_report::show_loss(const training_event& e) {
   mean_loss_ = done_ == skipped_ + 1 ? e.loss : mean_loss_ + (e.loss - mean_loss_) * 0.02f;
   look_for_nan(e.step, e.loss);
   if (events_) say_once(events_->add_loss(e.step, e.loss));
+  if (events_ || record_) show_rates(e);
+  if (record_) record_loss(e);
   if (losses_ != nullptr && !write_text(losses_, fmt::format("{},{:.9g}\n", e.step, e.loss)) &&
       losses_failure_.empty()) {
     losses_failure_ =
@@ -298,6 +367,11 @@ result<void> training_report::save_graph(graph& g, value loss, const training_op
 }
 
 int training_report::finish(const std::string& key, double found, const std::string& in_words) {
+  result<void> record;
+  if (record_) {
+    record_result(key, found);
+    record = record_->close();
+  }
   result<void> events;
   if (events_) {
     say_once(events_->add_result(key, found));
@@ -312,6 +386,7 @@ int training_report::finish(const std::string& key, double found, const std::str
                       fmt::format("the result cannot be written: {}", std::strerror(errno))));
   if (!losses_failure_.empty()) return fail(error(error_code::failed, losses_failure_));
   if (!events) return fail(events.error().while_doing("--tensorboard"));
+  if (!record) return fail(record.error().while_doing("--record"));
   if (auto why = why_diverged(); !why.empty())
     return fail(error(
         error_code::failed,

@@ -1,8 +1,8 @@
 #pragma once
 // What a program shows and writes that trains: progress, losses, events for TensorBoard
-// (training_events.hpp), the trained variables, the last line. A file of losses or events that
-// cannot be written ends no training: that is said once, and where it lacks something in the end,
-// finish() has failed.
+// (training_events.hpp), a record for other tools (record_file.hpp), the trained variables, the
+// last line. A file of losses, events or a record that cannot be written ends no training: that is
+// said once, and where it lacks something in the end, finish() has failed.
 
 #include "troupe/actors/program/progress_bar.hpp"
 #include "troupe/actors/program/training_flags.hpp"
@@ -19,6 +19,7 @@
 
 namespace troupe {
 
+class record_file;
 class training_events;
 
 class training_report {
@@ -68,6 +69,11 @@ class training_report {
   void show_loss(const training_event& e);
   // Says the first error of the events; what could not be written may be in the end.
   void say_once(result<void> of_events);
+  void say_once_of_record(result<void> of_record);
+  void record_loss(const training_event& e);
+  void record_result(const std::string& key, double found);
+  double learning_rate_at(std::uint64_t step) const;
+  void show_rates(const training_event& e);
   void show_totals(const training_totals& t);
   // Of a training that has diverged, where --on-nan leaves that to us: says so once.
   void look_for_nan(std::uint64_t step, float loss);
@@ -81,6 +87,13 @@ class training_report {
   std::unique_ptr<progress_bar> bar_;
   std::FILE* losses_ = nullptr;
   std::unique_ptr<training_events> events_;  // null without --tensorboard
+  std::unique_ptr<record_file> record_;      // null without --record
+  std::uint64_t recoveries_ = 0, last_recorded_ = 0, losses_seen_ = 0;
+  bool has_said_record_ = false;
+  // Samples per second of about the last second: since then, and how many were done then.
+  std::chrono::steady_clock::time_point rate_began_{};
+  double samples_then_ = 0;
+  std::optional<double> last_rate_;
   extent extent_;
   // Steps of all workers; skipped: done by an earlier run.
   std::uint64_t steps_ = 1, done_ = 0, skipped_ = 0;

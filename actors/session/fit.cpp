@@ -1,6 +1,7 @@
 #include "troupe/actors/session/fit.hpp"
 
 #include "troupe/actors/session/event_file.hpp"
+#include "troupe/actors/session/record_file.hpp"
 #include "troupe/devices/files/idx_sampler.hpp"
 
 #include <fmt/format.h>
@@ -46,8 +47,10 @@ class fitting {
     if (auto ok = check(); !ok) return std::move(ok.error());
     if (auto ok = open_log(); !ok) return std::move(ok.error());
     if (auto ok = open_events(); !ok) return std::move(ok.error());
+    if (auto ok = open_record(); !ok) return std::move(ok.error());
     auto ended = epochs();
     if (ended && events_) ended = of_events(events_->close());
+    if (ended && record_) ended = of_record(record_->close());
     if (o_.keeps_best && !best_.empty())
       if (auto ok = store_.set(std::move(best_)); !ok && ended) return std::move(ok.error());
     if (!ended) return std::move(ended.error());
@@ -128,22 +131,49 @@ class fitting {
     return done;
   }
 
+  result<void> open_record() {
+    if (o_.record.empty()) return {};
+    auto opened = record_file::open(o_.record);
+    if (!opened) return of_record(std::move(opened.error()));
+    record_ = std::move(*opened);
+    return of_record(record_->begin_at(0));
+  }
+
+  static result<void> of_record(result<void> done) {
+    if (!done) done.error().while_doing("fit: record");
+    return done;
+  }
+
   result<void> show_step(double loss) {
-    if (!events_ || !is_kept(out_.steps)) return {};
+    if (!is_kept(out_.steps)) return {};
+    if (record_)
+      if (auto ok = record_->add({.step = out_.steps, .loss = loss}); !ok)
+        return of_record(std::move(ok));
+    if (!events_) return {};
     return of_events(events_->add_scalar(o_.loss, out_.steps, loss));
   }
 
   // At the epoch's last step.
   result<void> show_epoch(const epoch_report& told, std::uint64_t steps, double training_seconds) {
-    if (!events_) return {};
-    const auto add = [&](const std::string& tag, double x) {
-      return events_->add_scalar(tag, told.steps - 1, x);
+    const auto each = [&](const auto& add) {
+      result<void> ok = add("epoch/" + o_.loss, told.loss);
+      for (std::size_t i = 0; ok && i < told.metrics.size(); ++i)
+        ok = add("validation/" + metric_name(i), told.metrics[i]);
+      if (ok && training_seconds > 0)
+        ok = add("steps_per_second", static_cast<double>(steps) / training_seconds);
+      return ok;
     };
-    auto ok = add("epoch/" + o_.loss, told.loss);
-    for (std::size_t i = 0; ok && i < told.metrics.size(); ++i)
-      ok = add("validation/" + metric_name(i), told.metrics[i]);
-    if (ok && training_seconds > 0)
-      ok = add("steps_per_second", static_cast<double>(steps) / training_seconds);
+    const auto step = told.steps - 1;
+    if (record_) {
+      auto ok = each([&](const std::string& name, double x) {
+        return record_->add({.step = step, .metric = name, .value = x});
+      });
+      if (ok) ok = record_->flush();
+      if (!ok) return of_record(std::move(ok));
+    }
+    if (!events_) return {};
+    auto ok =
+        each([&](const std::string& tag, double x) { return events_->add_scalar(tag, step, x); });
     if (ok) ok = events_->flush();
     return of_events(std::move(ok));
   }
@@ -275,6 +305,7 @@ class fitting {
   std::vector<std::pair<std::string, tensor>> best_;
   std::unique_ptr<std::FILE, closer> log_;
   std::unique_ptr<event_file> events_;
+  std::unique_ptr<record_file> record_;
 };
 
 }  // namespace

@@ -87,6 +87,10 @@ struct fit_options {
   // A folder, which has this run alone: an event file in it gets the loss of each step (of very
   // many: is_kept()), and with each epoch epoch/LOSS, validation/METRIC and steps_per_second.
   std::string tensorboard{};
+  // A file, FILE.jsonl or FILE.csv (record_file.hpp), which gets the loss of each step (likewise),
+  // and with each epoch epoch/LOSS, validation/METRIC and steps_per_second. What it had is
+  // replaced.
+  std::string record{};
   // A step that failed, as when a node dies, is made again so often, after 20 ms, 40 ms, ... Once
   // one went well, also what is a usage error: the node that devices name may be missing for a
   // while.

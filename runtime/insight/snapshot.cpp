@@ -114,6 +114,17 @@ std::vector<job_snapshot> merge_jobs(std::span<const node_answer> answers) {
   return list;
 }
 
+void add_range(std::vector<event_range>& ranges, const node_answer& a,
+               std::span<const event> events, bool is_of_lines) {
+  if (events.empty()) return;
+  event_range r{a.self.name, a.self.id, events.front().number, events.front().number, is_of_lines};
+  for (const auto& e : events) {
+    r.first = std::min(r.first, e.number);
+    r.last = std::max(r.last, e.number);
+  }
+  ranges.push_back(std::move(r));
+}
+
 void sort_by_name(auto& list) {
   std::sort(list.begin(), list.end(), [](const auto& a, const auto& b) {
     if (natural_less(a.name, b.name)) return true;
@@ -205,6 +216,9 @@ cluster_snapshot merge(std::span<const node_answer> answers, std::vector<silent_
     for (const auto& actor : a.actors)
       if (seen.insert(actor.id).second) c.actors.push_back(actor);
     c.events.insert(c.events.end(), a.events.begin(), a.events.end());
+    c.lines.insert(c.lines.end(), a.lines.begin(), a.lines.end());
+    add_range(c.ranges, a, a.events, false);
+    add_range(c.ranges, a, a.lines, true);
     c.actors_left_out += a.actors_left_out;
     if (!a.said.empty()) c.said.push_back({a.self.name, a.said});
   }
@@ -212,9 +226,13 @@ cluster_snapshot merge(std::span<const node_answer> answers, std::vector<silent_
   sort_by_name(c.jobs);
   std::sort(c.actors.begin(), c.actors.end(),
             [](const auto& a, const auto& b) { return natural_less(a.id, b.id); });
-  std::sort(c.events.begin(), c.events.end(), [](const event& a, const event& b) {
-    return std::tuple(-a.since_seconds, a.node, a.text) <
-           std::tuple(-b.since_seconds, b.node, b.text);
+  std::ranges::sort(c.ranges, {}, [](const event_range& r) {
+    return std::tuple(std::string_view(r.node), std::string_view(r.node_id), r.is_of_lines);
+  });
+  c.events = each_happening_once(std::move(c.events));
+  std::stable_sort(c.lines.begin(), c.lines.end(), [](const event& a, const event& b) {
+    return std::tuple(-a.since_seconds, a.node, a.number) <
+           std::tuple(-b.since_seconds, b.node, b.number);
   });
   std::sort(silent.begin(), silent.end(),
             [](const auto& a, const auto& b) { return natural_less(a.name, b.name); });

@@ -17,6 +17,12 @@
 //       numbers in them as numbers.
 // SN-4  to_json(node_answer) leaves actors out, and counts them, rather than exceed what parsing
 //       takes.
+// SN-5  Every node that sees a happening notes it, so that it is known when nodes are lost, and
+//       merge() lists it once: as the node told it that saw it first. Events are one happening
+//       where kind and `about` are equal, and `about` is not empty. What may happen again and again
+//       (a member is unreachable, or back) is another happening where a node notes it a second
+//       time, or same_happening_seconds later. Of two members that meet, the one that began earlier
+//       notes that the other one has joined, and every member that of itself.
 
 #include "troupe/schema/error.hpp"
 
@@ -187,13 +193,61 @@ struct job_snapshot {
   friend bool operator==(const job_snapshot&, const job_snapshot&) = default;
 };
 
+enum class event_kind : std::uint8_t {
+  note,  // anything else; also what a later version has, and this one does not know
+  member_joined,
+  member_left,
+  member_lost,         // held dead
+  member_unreachable,  // silent, or without a link
+  member_back,         // it was unreachable, or the link to it had been given up
+  link_lost,           // given up, with all that it kept
+  node_rejoined,       // the node was held dead, and goes on with a new id
+  node_leaving,        // the node was asked to leave
+  join_refused,        // connections of others: token, cluster, version, certificate
+  cluster_conflict,    // another half of the cluster runs jobs, too
+  job_began,
+  job_placed,      // its parts run
+  job_recovering,  // its parts end, after a failure or to be placed anew
+  job_recovered,   // it goes on, or has another coordinator
+  job_moved,       // another process coordinates it
+  job_done,
+  job_failed,
+  job_stopped,
+  job_suspended,
+  job_note,
+  checkpoint_written,
+  actor_failed,
+  message_ignored,  // of somebody who may not say that
+};
+// Of lines of logs, too. Events are info or above.
+enum class event_level : std::uint8_t { trace, debug, info, warning, error };
+std::string_view to_string(event_kind k) noexcept;   // "note", "member joined", ...
+std::string_view to_string(event_level l) noexcept;  // "trace", ...
+event_level level_of(event_kind k) noexcept;         // that its events have, mostly
+
+// What happened on a node, or a line of its log.
 struct event {
   double since_seconds = 0;
-  std::string node;
+  std::string node;  // that noted it: its name
   std::string text;
+  event_kind kind = event_kind::note;
+  event_level level = event_level::info;
+  std::string job{}, job_id{};  // name and id of the job that it concerns, or ""
+  // What the happening is, for all nodes that see it (SN-5): the id of a life of a member, or of a
+  // job and its epoch. Empty: nobody else notes it.
+  std::string about{};
+  std::string node_id{};     // the life that noted it
+  std::uint64_t number = 0;  // counts the events of a process, from 1; 0: an older version's
 
   friend bool operator==(const event&, const event&) = default;
 };
+event make_event(event_kind kind, std::string text, std::string about = {});
+event make_job_event(event_kind kind, const std::string& job, std::string job_id, std::string text,
+                     std::string about = {});
+
+inline constexpr double same_happening_seconds = 10;
+// SN-5, for events of several nodes in any order: oldest first.
+std::vector<event> each_happening_once(std::vector<event> events);
 
 // What one node says: about itself, and how it sees the others.
 struct node_answer {
@@ -203,6 +257,7 @@ struct node_answer {
   std::vector<actor_snapshot> actors;
   std::vector<job_snapshot> jobs;
   std::vector<event> events;
+  std::vector<event> lines{};         // of its log, where they are asked for
   std::uint64_t actors_left_out = 0;  // what did not fit into the answer
   // To a request that asks for more than an answer; empty: it does not concern this node.
   std::string said;
@@ -218,6 +273,14 @@ struct silent_node {
   friend bool operator==(const silent_node&, const silent_node&) = default;
 };
 
+// Which events, or lines of its log, a node still had when it answered.
+struct event_range {
+  std::string node, node_id;
+  std::uint64_t first = 0, last = 0;  // numbers; 0: none
+  bool is_of_lines = false;
+  friend bool operator==(const event_range&, const event_range&) = default;
+};
+
 // What a node says to a request to do something.
 struct node_word {
   std::string node, text;
@@ -229,7 +292,9 @@ struct cluster_snapshot {
   std::vector<node_snapshot> nodes;
   std::vector<actor_snapshot> actors;
   std::vector<job_snapshot> jobs;
-  std::vector<event> events;  // oldest first
+  std::vector<event> events;   // oldest first, each happening once (SN-5)
+  std::vector<event> lines{};  // of all logs, oldest first; neither is in its JSON
+  std::vector<event_range> ranges{};
   std::vector<silent_node> silent;
   std::vector<node_word> said;  // not in its JSON
   std::uint64_t actors_left_out = 0;

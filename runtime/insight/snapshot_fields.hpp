@@ -65,6 +65,8 @@ void fields(V& v, T& j) {
 template <class V, is_of<event> T>
 void fields(V& v, T& e) {
   v("since_seconds", e.since_seconds), v("node", e.node), v("text", e.text);
+  v("kind", e.kind), v("level", e.level), v("job", e.job), v("job_id", e.job_id),
+      v("about", e.about), v("node_id", e.node_id), v("number", e.number);
 }
 
 template <class V, is_of<silent_node> T>
@@ -76,7 +78,8 @@ template <class V, is_of<node_answer> T>
 void fields(V& v, T& a) {
   v("cluster", a.cluster), v("self", a.self), v("peers", a.peers), v("actors", a.actors),
       v("jobs", a.jobs);
-  v("events", a.events), v("actors_left_out", a.actors_left_out), v("said", a.said);
+  v("events", a.events), v("lines", a.lines), v("actors_left_out", a.actors_left_out),
+      v("said", a.said);
 }
 
 template <class V, is_of<cluster_snapshot> T>

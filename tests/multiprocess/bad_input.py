@@ -290,7 +290,7 @@ class bad_input(harness.cluster_test):
         with self.subTest("a node"):
             done = self.run_program("troupe-node", "--cluster", self.cluster, "--join", address, "--token-file", wrong)
             self.assertEqual(done.code, DENIED, done.tail())
-            self.assertEqual(len(done.lines["err"]), 1, done.tail())
+            self.assertEqual(len(self.complaints(done)), 1, done.tail())
             self.assertIn(address, done.err)
             self.assertIn("token", done.err)
         with self.subTest("the right one"):
@@ -334,7 +334,7 @@ class bad_input(harness.cluster_test):
         self.assertEqual(self.json_of(training)["weights_hash"], wanted)
         for node in self.nodes:
             self.assertTrue(node.is_running(), node.tail())
-            self.assertEqual(node.err, "")
+            self.assertEqual(self.complaints(node), [])
         self.assertEqual(self.json_of(self.train(*common))["weights_hash"], wanted)
 
     def test_a_flood_of_connections_harms_no_job(self):

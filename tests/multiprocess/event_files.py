@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
-"""What --tensorboard writes, read from the formats alone, and by TensorBoard where Python has it: event_files.py BIN_FOLDER"""
+"""What --tensorboard and --record write, read from the formats alone, and by TensorBoard where Python has it: event_files.py BIN_FOLDER"""
 
+import csv
+import io
+import json
 import math
 import os
 import signal
@@ -141,6 +144,94 @@ class event_files(harness.cluster_test):
         second = of("loss", found)[len(before):]
         self.assertEqual([s for s, _ in second], list(range(step, step + len(second))))
         self.assertTrue(of("end", found), "that it was interrupted")
+
+    def rows(self, path):
+        """Of a record: what stands on its whole lines, numbers as texts."""
+        with open(path, encoding="utf-8") as f:
+            text = f.read()
+        text = text[:text.rfind("\n") + 1]
+        if path.endswith(".csv"):
+            return list(csv.DictReader(io.StringIO(text)))
+        return [{key: str(x) for key, x in json.loads(line).items()} for line in text.splitlines()]
+
+    def losses_of(self, path):
+        return [(int(row["step"]), float(row["loss"])) for row in self.rows(path) if row.get("loss")]
+
+    def test_a_record_has_every_step_and_the_result(self):
+        for name, how in (("r.jsonl", []), ("r.csv", ["--workers", 2, "--update", "async"])):
+            path = self.path(name)
+            p = self.train_alone("--data", self.data, "--epochs", 2, "--losses", self.losses, "--record", path, "--json", "--learning-rate", "0.05",
+                                 "--schedule", "linear", *how)
+            self.are_those_of_the_losses(self.losses_of(path))
+            rows = self.rows(path)
+            steps = [row for row in rows if row.get("loss")]
+            self.assertEqual([float(row["learning_rate"]) for row in steps[:1]], [0.05])
+            self.assertLess(float(steps[-1]["learning_rate"]), 0.01)
+            self.assertTrue(all(float(row["samples_per_second"]) > 0 for row in steps[1:]))
+            self.assertEqual({row["recoveries"] for row in rows}, {"0"})
+            self.assertRegex(rows[0]["time"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
+            self.assertEqual(rows[-1]["step"], steps[-1]["step"])
+            found = rows[-1]["value"] if name.endswith(".csv") else rows[-1]["result/test_accuracy"]
+            self.assertAlmostEqual(float(found), self.json_of(p)["test_accuracy"], places=6)
+
+    def test_a_record_goes_on_without_doubled_steps(self):
+        saved = ["--checkpoint", self.path("checkpoints"), "--checkpoint-every", 20]
+        path = self.path("r.csv")
+        how = ["--data", self.data, "--record", path, *saved, "--epochs", harness.ENDLESS]
+        p = self.start("train_classifier", *how)
+        self.until("the record has losses", lambda: os.path.exists(path) and len(self.losses_of(path)) > 30)
+        self.until("there is a checkpoint", lambda: os.path.exists(self.path("checkpoints")) and any(
+            os.path.exists(os.path.join(folder, "manifest.json")) for folder, _, _ in os.walk(self.path("checkpoints"))))
+        p.send(signal.SIGKILL)
+        p.wait()
+        before = len(self.losses_of(path))
+        with open(path, "a", encoding="utf-8") as f:
+            f.write("99")  # as a crash in the middle of a line leaves it
+        again = self.start("train_classifier", *how, "--resume")
+        self.until("more is recorded", lambda: len(self.losses_of(path)) > before + 30)
+        again.send(signal.SIGINT)
+        again.wait()
+        steps = [step for step, _ in self.losses_of(path)]
+        self.assertEqual(steps, list(range(len(steps))))
+
+    def test_recoveries_are_recorded(self):
+        self.start_nodes(3)
+        path = self.path("r.jsonl")
+        training = self.start_training("--data", self.data, "--record", path, "--workers", 2, "--epochs", harness.ENDLESS, "--on-failure", "resume",
+                                       "--name", "job", "--losses", self.losses)
+        self.until_step(training, "job", 40)
+        self.node_of("job", "worker/0/").send(signal.SIGKILL)
+        self.goes_on_for(training, "job")
+        self.end_in_good_order(training, "job")
+        rows = self.rows(path)
+        self.assertEqual(rows[0]["recoveries"], "0")
+        self.assertGreaterEqual(int(rows[-1]["recoveries"]), 1)
+        self.are_those_of_the_losses(self.losses_of(path))
+
+    def test_a_record_may_be_an_event_file(self):
+        p = self.train_alone("--data", self.data, "--epochs", 2, "--losses", self.losses, "--record", f"tensorboard:{self.run_folder}", "--json")
+        found = events(self.run_folder)
+        self.are_those_of_the_losses(of("loss", found))
+        self.assertEqual(of("learning_rate", found)[0][1] > 0, True)
+        self.assertEqual(of("samples_per_second", found)[0][1] > 0, True)
+        self.assertAlmostEqual(of("result/test_accuracy", found)[0][1], self.json_of(p)["test_accuracy"], places=6)
+
+    def test_a_record_that_cannot_be_is_refused_before_the_training(self):
+        other = self.path("other.csv")
+        with open(other, "w", encoding="utf-8") as f:
+            f.write("name,age\n")
+        for flags, says, code in ((["--record", ""], "--record: the name of the file is empty", USAGE),
+                                  (["--record", "r.txt"], "'r.txt' is neither FILE.jsonl nor FILE.csv nor tensorboard:DIR", USAGE),
+                                  (["--record", "tensorboard:"], "--record tensorboard:DIR: the name of the folder is empty", USAGE),
+                                  (["--record", "tensorboard:a", "--tensorboard", "b"], "give one", USAGE),
+                                  (["--record", other], "is there, and is no record of a training", USAGE),
+                                  (["--record", self.path("no/r.csv")], "give a file in a folder that is there", 6),
+                                  (["--record", "r.csv", "--losses", "r.csv"], "name the same file", USAGE),
+                                  (["--record", "r.csv", "--save-graph", self.path("graph")], "nothing to write for --record", USAGE)):
+            p = self.run_program("train_classifier", "--data", self.data, "--epochs", 1_000_000, *flags)
+            self.assertEqual(p.code, code, p.tail())
+            self.assertEqual(len(p.lines["err"]), 1, p.tail())
+            self.assertIn(says, p.err)
 
     def test_recoveries_are_texts(self):
         self.start_nodes(3)

@@ -104,7 +104,7 @@ class failures(harness.cluster_test):
         until = time.monotonic() + 10  # it may still stand
         while time.monotonic() < until:
             pids = {n["name"]: n["pid"] for n in self.list("nodes")}
-            said = re.findall(r"ago +(\S+) .*this process stood still", self.tool("events", codes=(0, 4)))
+            said = re.findall(r"Z +\w+ +(\S+) .*this process stood still", self.tool("events", codes=(0, 4)))
             if any(name in pids and pids[name] not in self.struck_pids for name in said):
                 return True
             time.sleep(0.5)

@@ -27,6 +27,7 @@ import unittest
 
 BIN = ""
 numbers = itertools.count(1)
+LOG_LINE = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z  (trace|debug|info|warning|error) +\S"  # of a node: node_log.hpp
 HANG = 60.0  # seconds: no single step of a test takes as long, also on a busy machine
 
 
@@ -207,6 +208,10 @@ class cluster_test(unittest.TestCase):
             self.address(node)
         self.wait_nodes(len([n for n in self.nodes if n.is_running()]))
         return started
+
+    def complaints(self, node):
+        """What a node said on stderr, but for its log."""
+        return [line for line in node.lines["err"] if not re.match(LOG_LINE, line)]
 
     def tool(self, *arguments, codes=(0,), seconds=HANG):
         done = self.run_program("troupe", "--cluster", self.cluster, *arguments, seconds=seconds)

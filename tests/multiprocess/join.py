@@ -59,7 +59,7 @@ class join(harness.cluster_test):
             state = lambda: {n["pid"]: n["state"] for n in self.list("nodes")}.get(node.pid, "forgotten")
             self.until("the node is listed as left", lambda: state() != "alive")
             self.assertEqual(state(), "left")
-            self.assertEqual(node.err, "")
+            self.assertEqual(self.complaints(node), [])
 
     def test_a_client_is_no_node(self):
         self.start_nodes(2)

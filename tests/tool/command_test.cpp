@@ -57,6 +57,13 @@ BOOST_AUTO_TEST_CASE(every_verb_of_the_grammar_is_read) {
   BOOST_TEST(good("why").id.empty());
   BOOST_TEST(good("why mnist").id == "mnist");
   BOOST_TEST((good("events").action == verb::events));
+  BOOST_TEST((good("events").ask.parts == ask_part::events));
+  BOOST_TEST((good("logs n1").action == verb::logs));
+  BOOST_TEST(good("logs n1 -f").log.is_followed);
+  BOOST_TEST((good("logs n1").ask.parts == (ask_part::jobs | ask_part::lines)));
+  BOOST_TEST((good("events --level warning").log.level == event_level::warning));
+  BOOST_TEST((good("events").log.level == event_level::info));
+  BOOST_TEST(good("events --follow --since 10m --job j --node n").log.since == "10m");
   BOOST_TEST(good("wait nodes=3").nodes_wanted == 3u);
   BOOST_TEST((good("version").action == verb::version));
   BOOST_TEST((good("topology show shop").action == verb::show_topology));
@@ -244,6 +251,12 @@ BOOST_AUTO_TEST_CASE(a_mistake_ends_with_2_and_one_line_that_says_what_was_expec
     check_usage(std::string("topology replicas shop decode ") + n, "is no number of replicas");
   check_usage("status list", "list");
   check_usage("--cluster", "--cluster");
+}
+
+BOOST_AUTO_TEST_CASE(mistakes_in_what_is_wanted_of_a_log_are_usage_errors) {
+  check_usage("events --since noon", "--since: 'noon' is neither a duration");
+  check_usage("events --level loud", "--level");
+  check_usage("logs", "WHOSE");
 }
 
 BOOST_AUTO_TEST_CASE(help_is_data_and_lists_verbs_flags_and_exit_codes) {

@@ -15,6 +15,11 @@ find_package(PNG REQUIRED)
 find_package(JPEG REQUIRED)  # libjpeg-turbo: devices/images/jpeg_image.cpp looks
 find_package(nlohmann_json REQUIRED)
 find_package(Protobuf REQUIRED)
+find_package(spdlog REQUIRED)  # of troupe-node alone
+get_target_property(spdlog_definitions spdlog::spdlog INTERFACE_COMPILE_DEFINITIONS)
+if(NOT "SPDLOG_FMT_EXTERNAL" IN_LIST spdlog_definitions)
+  message(FATAL_ERROR "spdlog has a copy of fmt of its own, which would stand beside the system's: install one that is built with SPDLOG_FMT_EXTERNAL (Debian's libspdlog-dev)")
+endif()
 
 find_package(TBB QUIET)  # for troupe-bench alone, which leaves out what it lacks
 

@@ -1,5 +1,6 @@
 // A node process: joins its cluster and runs what jobs place on it, until SIGTERM or SIGINT.
 
+#include "tools/troupe-node/node_log.hpp"
 #include "troupe/actors/flow/stage_host.hpp"
 #include "troupe/actors/models/onnx_stage.hpp"
 #include "troupe/actors/process/process.hpp"
@@ -34,6 +35,8 @@ int main(int argc, char** argv) {
       "Prints \"listening HOST:PORT\" when it is ready. SIGTERM leaves the cluster gracefully: work that can\n"
       "move (--on-failure resume) does so first, for up to 30 s; a second one ends that.\n"
       "A member named with --join that is not there yet is tried again.\n"
+      "Its log is on stderr (--log-level off: none); troupe logs NODE shows its last lines from anywhere.\n"
+      "SIGHUP opens the file of --log-to file:PATH anew, for logrotate.\n"
       "Exit codes: 0 left gracefully, 2 usage, 5 denied (token, cluster name or version of the member to join),\n"
       "6 no such file (--load).");
   app.add_option("--cluster", options.cluster, "Name of the cluster")
@@ -104,6 +107,18 @@ int main(int argc, char** argv) {
   app.add_option("--token-file", options.token_file, "File with the cluster's token")
       ->envname("TROUPE_TOKEN_FILE");
   troupe::add_protection_flags(app, options.protect);
+  troupe::log_options log_to;
+  std::string log_level = "info", log_format = "text";
+  app.add_option("--log-level", log_level, "The least that is logged")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error", "off"}))
+      ->capture_default_str();
+  app.add_option("--log-format", log_format, "Lines of text, or each line an object of JSON")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+  app.add_option("--log-to", log_to.to,
+                 "Where the log goes: stderr, file:PATH (lines are added to it) or journal "
+                 "(systemd's)")
+      ->capture_default_str();
   app.set_version_flag("--version", fmt::format("troupe-node {}", troupe::version()));
   try {
     app.parse(argc, argv);
@@ -189,6 +204,21 @@ int main(int argc, char** argv) {
       }
     stages.push_back(*library);
   }
+  log_to.level = *troupe::parse_log_level(log_level);
+  log_to.format = log_format == "json" ? troupe::log_format::json : troupe::log_format::text;
+  auto opened = troupe::node_log::open(log_to);
+  if (!opened) {
+    fmt::print(stderr, "troupe-node: {}\n", opened.error().text());
+    return static_cast<int>(opened.error().code());
+  }
+  const auto log = std::move(*opened);  // outlives the process, whose actors write
+  options.on_line = [&log = *log](const troupe::event& line, std::uint64_t unix_ns) {
+    log.write(line, unix_ns);
+  };
+  if (log->is_file()) {
+    sigaddset(&signals, SIGHUP);
+    pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  }
   options.host_work = troupe::host_stages(std::move(stages));
   options.on_leave_asked = [leave_asked] { ::kill(::getpid(), leave_asked); };
   auto process = troupe::process::start(options);
@@ -198,10 +228,19 @@ int main(int argc, char** argv) {
   }
   fmt::print("listening {}\n", (*process)->address());
   std::fflush(stdout);
-  troupe::tell_service_manager(
-      fmt::format("READY=1\nSTATUS=cluster {}, listening {}", options.cluster, (*process)->address()));
-  int signal = 0;
-  sigwait(&signals, &signal);
+  troupe::tell_service_manager(fmt::format("READY=1\nSTATUS=cluster {}, listening {}",
+                                           options.cluster, (*process)->address()));
+  const auto& name = (*process)->self().name;
+  log->write(troupe::event_level::info, name,
+             fmt::format("troupe-node {} of cluster {} listens at {}", troupe::version(),
+                         options.cluster, (*process)->address()));
+  int signal = SIGHUP;
+  while (signal == SIGHUP) {
+    sigwait(&signals, &signal);
+    if (signal != SIGHUP) break;
+    if (const auto again = log->reopen(); !again)
+      log->write(troupe::event_level::error, name, again.error().text());
+  }
   troupe::tell_service_manager("STOPPING=1\nSTATUS=hands its work over");
   if (signal == leave_asked) signal = SIGTERM;
   if (signal == SIGUSR1 && denied) {

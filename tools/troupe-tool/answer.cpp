@@ -1,5 +1,6 @@
 #include "tools/troupe-tool/answer.hpp"
 
+#include "tools/troupe-tool/event_log.hpp"
 #include "tools/troupe-tool/graph_view.hpp"
 #include "tools/troupe-tool/lists.hpp"
 #include "tools/troupe-tool/near_names.hpp"
@@ -197,8 +198,7 @@ outcome answer_whole(const command& c, const cluster_snapshot& s, screen size,
     case verb::why: return explain_why(c, s, before);
     case verb::show_topology: return answer_topology(c, s, size.width);
     case verb::events:
-      return {
-          0, c.json ? with_newline(to_json(std::span<const event>(s.events))) : list_events(s), {}};
+    case verb::logs: return answer_log(c, s, unix_now_ns());
     default:
       return {0, c.json ? with_newline(to_json(s)) : draw_status(s, size.width, size.height), {}};
   }

@@ -1,6 +1,6 @@
 #pragma once
-// From a command and a snapshot to what a program prints and exits with. Pure; asking is main()'s
-// part.
+// From a command and a snapshot to what a program prints and exits with. Pure but for
+// answer_to(); asking is main()'s part.
 
 #include "tools/troupe-tool/command.hpp"
 #include "troupe/runtime/insight/snapshot.hpp"
@@ -23,8 +23,9 @@ struct screen {
   std::size_t width = 0, height = 0;  // 0: not a terminal, no limit
 };
 
-// Every verb but wait and version. Nodes that did not answer, and actors that were left out, make
-// it partial: exit code 4. `before`: for why, an earlier look at the same, or null.
+// Every verb but wait and version. Pure, but that events and lines of logs have times by the clock.
+// Nodes that did not answer, and actors that were left out, make it partial: exit code 4. `before`:
+// for why, an earlier look at the same, or null.
 outcome answer_to(const command& c, const cluster_snapshot& snapshot, screen s,
                   const cluster_snapshot* before = nullptr);
 // Of why --slow: looks in their order.

@@ -1,6 +1,7 @@
 #include "tools/troupe-tool/command.hpp"
 
 #include "tools/troupe-tool/completion.hpp"
+#include "tools/troupe-tool/event_log.hpp"
 #include "tools/troupe-tool/grammar.hpp"
 #include "tools/troupe-tool/near_names.hpp"
 #include "troupe/runtime/text/duration.hpp"
@@ -231,6 +232,14 @@ void set_plan(plan_wishes& p, const grammar_texts& t) {
   if (!t.fuse.empty()) p.fuse = t.fuse == "on";
 }
 
+std::optional<std::string> set_log(log_wishes& log, const grammar_texts& t) {
+  for (int i = 0; !to_string(static_cast<event_level>(i)).empty(); ++i)
+    if (to_string(static_cast<event_level>(i)) == t.level) log.level = static_cast<event_level>(i);
+  if (log.since.empty()) return std::nullopt;
+  const auto since = parse_since(log.since, 0);
+  return since ? std::nullopt : std::optional("--since: " + since.error().message());
+}
+
 std::optional<std::string> set_duration(command& c, const grammar_texts& t) {
   if (c.action != verb::timeline && !c.is_slow) return std::nullopt;
   const auto& text = c.is_slow ? t.slow_seconds : t.seconds;
@@ -262,6 +271,7 @@ std::optional<std::string> finish(command& c, const grammar_texts& t, const surr
     return fmt::format("{}: --json does not go with --dot or --svg",
                        c.action == verb::plan ? "plan" : "graph");
   if (c.action == verb::plan) set_plan(c.plan, t);
+  if (auto mistake = set_log(c.log, t)) return mistake;
   if (c.action == verb::wait) c.ask.timeout_ns = wait_timeout_ns;
   if (is_change(c.action)) c.ask.timeout_ns = change_timeout_ns;
   if (t.timeout.empty()) return std::nullopt;

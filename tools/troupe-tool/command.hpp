@@ -3,8 +3,10 @@
 //
 //   troupe status | list nodes|actors|jobs [--filter KEY=VALUE] [--sort KEY[:desc]] [--limit N]
 //          [--watch] | top [JOB] | show node|actor|job ID | graph [--dot|--svg] |
-//          why [JOB] [--slow [--seconds N]] | events | timeline [--seconds N] [--job JOB] | plan
-//          FILE [--workers N] [--shards N]
+//          why [JOB] [--slow [--seconds N]] | events [--follow] [--job
+//          JOB] [--node NODE] [--since DURATION|TIME] [--level LEVEL] | logs NODE|JOB [--follow]
+//          [--since DURATION|TIME] [--level LEVEL] | timeline [--seconds N] [--job JOB] | plan FILE
+//          [--workers N] [--shards N]
 //          [--nodes N] [--update sync|allreduce|async] [--fuse on|off] [--load FILE] [--dot|--svg]
 //          | wait nodes=N | wait job=STATE [JOB] | checkpoint list|verify DIR |
 //          checkpoint make JOB | cluster leave|forget NODE | context list|show|set|use|remove |
@@ -37,6 +39,7 @@ enum class verb : std::uint8_t {
   graph,
   why,
   events,
+  logs,
   wait,
   plan,
   list_checkpoints,
@@ -90,6 +93,13 @@ struct plan_wishes {
   bool is_training() const noexcept { return workers || shards || nodes > 0 || update; }
 };
 
+// Of events and logs; whose log is `id`.
+struct log_wishes {
+  bool is_followed = false;
+  std::string job{}, node{}, since{};  // as it was written, and can be read (parse_since)
+  event_level level = event_level::info;
+};
+
 struct command {
   verb action = verb::none;  // none: status, redrawn on a terminal
   object_kind kind = object_kind::none;
@@ -112,7 +122,8 @@ struct command {
   bool json = false;
   std::string listen = "127.0.0.1:0";  // of serve
   std::string page_token_file;         // of serve; "": that of the cluster, if any
-  plan_wishes plan{};                  // of verb plan; the graph's file is `id`
+  log_wishes log{};
+  plan_wishes plan{};  // of verb plan; the graph's file is `id`
   // Its timeout is the whole one, for wait, make and leave too; its parts are what the verb needs.
   ask_options ask;
 };

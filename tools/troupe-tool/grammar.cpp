@@ -117,7 +117,26 @@ void add_verbs(CLI::App& app, command& c, grammar_texts& t) {
       ->type_name("N")
       ->needs(slow)
       ->capture_default_str();
-  add("events", "What happened on the nodes, oldest first", verb::events, ask_part::events);
+  auto* events =
+      add("events", "What happened in the cluster, oldest first", verb::events, ask_part::events);
+  events->add_option("--job", c.log.job, "Only what concerns this job, by name or id")
+      ->type_name("JOB");
+  events
+      ->add_option("--node", c.log.node, "Only what this node was the first to note, by name or id")
+      ->type_name("NODE");
+  auto* logs = add("logs", "The log of a node, or what all nodes' logs have of a job", verb::logs,
+                   ask_part::jobs | ask_part::lines);
+  logs->add_option("WHOSE", c.id, "A node or a job, by name or id")->required();
+  for (auto* log : {events, logs}) {
+    log->add_flag("--follow,-f", c.log.is_followed, "Go on with what comes, until Ctrl-C");
+    log->add_option("--since", c.log.since,
+                    "Only what happened since then: 10m (so long ago), 2026-11-28T21:05:07Z")
+        ->type_name("DURATION|TIME");
+    log->add_option("--level", t.level,
+                    "The least that is shown: trace, debug, info, warning or error")
+        ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error"}))
+        ->capture_default_str();
+  }
   auto* timeline = add(
       "timeline",
       "Records what every stream does for a while: a file for Perfetto (https://ui.perfetto.dev) on stdout",

@@ -13,7 +13,7 @@ namespace troupe {
 // What is read as text, and checked when all of it is there.
 struct grammar_texts {
   std::string timeout, kind, condition, doing, update, fuse, replicas, shell, context;
-  std::string seconds = "1", slow_seconds = "2", interval = "1s";
+  std::string level = "info", seconds = "1", slow_seconds = "2", interval = "1s";
   std::uint32_t workers = 0, shards = 0;  // 0: not said
   bool dot = false, svg = false;
 };

@@ -185,16 +185,6 @@ drawn_table list_jobs(const cluster_snapshot& c, std::size_t width) {
   return t.draw(width);
 }
 
-std::string list_events(const cluster_snapshot& c) {
-  std::size_t widest = 0;
-  for (const auto& e : c.events) widest = std::max(widest, characters(e.node));
-  std::string out;
-  for (const auto& e : c.events)
-    out += fmt::format("{:>14} ago  {}{}  {}\n", format_seconds(e.since_seconds), e.node,
-                       std::string(widest - characters(e.node), ' '), e.text);
-  return out;
-}
-
 result<const node_snapshot*> find_node(const cluster_snapshot& c, std::string_view id) {
   const node_snapshot* found = nullptr;
   for (const auto& n : c.nodes) {

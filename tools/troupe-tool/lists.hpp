@@ -25,7 +25,6 @@ drawn_table list_actors(const cluster_snapshot& c, std::size_t width);
 // Actors that are all stages of one topology.
 drawn_table list_stages(const cluster_snapshot& c, std::size_t width);
 drawn_table list_jobs(const cluster_snapshot& c, std::size_t width);
-std::string list_events(const cluster_snapshot& c);
 
 // By name, else by id. An unknown one is a not_found error with near names; a name that several
 // actors have means the only one that has not ended, else is one with their ids.

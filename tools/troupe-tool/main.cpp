@@ -8,6 +8,7 @@
 #include "tools/troupe-tool/completion.hpp"
 #include "tools/troupe-tool/context_answers.hpp"
 #include "tools/troupe-tool/contexts.hpp"
+#include "tools/troupe-tool/event_log.hpp"
 #include "tools/troupe-tool/plans.hpp"
 #include "tools/troupe-tool/serve.hpp"
 #include "tools/troupe-tool/terminal.hpp"
@@ -15,6 +16,7 @@
 #include "troupe/actors/inspect/inspect.hpp"
 #include "troupe/actors/process/load_library.hpp"
 #include "troupe/devices/files/host_disk.hpp"
+#include "troupe/devices/files/signals.hpp"
 #include "troupe/devices/host/host_device.hpp"
 #include "troupe/runtime/graph/op_table.hpp"
 #include "troupe/runtime/insight/why.hpp"
@@ -26,13 +28,16 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <random>
 #include <span>
 #include <sstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 using namespace troupe;
@@ -42,6 +47,7 @@ namespace {
 constexpr std::int64_t redraw_ns = 1'000'000'000;
 constexpr std::int64_t poll_ns = 50'000'000;         // between two questions of wait
 constexpr std::int64_t question_ns = 1'000'000'000;  // at most, of one question of wait
+constexpr std::int64_t follow_ns = 300'000'000;      // between two questions of events --follow
 constexpr std::int64_t look_ns = 100'000'000;        // between two looks of why
 constexpr std::int64_t slow_look_ns = 20'000'000;    // at least, between two looks of why --slow
 constexpr std::int64_t first_look_ns = 350'000'000;  // at most, of its first look
@@ -220,6 +226,40 @@ int watch_in_pipe(const command& c) {
   }
 }
 
+volatile std::sig_atomic_t is_interrupted = 0;
+
+// Until Ctrl-C, which is its end in good order. Nodes, and the whole cluster, may go and come back.
+int follow_log(const command& c) {
+  struct sigaction on_end{};
+  on_end.sa_handler = [](int) { is_interrupted = 1; };
+  for (const int ends : {SIGINT, SIGTERM})
+    if (is_heeded(ends)) sigaction(ends, &on_end, nullptr);  // a wait that it interrupts ends
+  log_follower log(c);
+  auto ask = c.ask;
+  bool has_answered = false;
+  std::string trouble;
+  while (is_interrupted == 0) {
+    ask.newer_than_ns = has_answered ? log.newer_than_ns(unix_now_ns()) : 0;
+    const auto snapshot = ask_cluster(ask);
+    if (is_interrupted != 0) break;
+    if (!snapshot) {
+      const auto& e = snapshot.error();
+      if (!has_answered || e.code() == error_code::denied || e.code() == error_code::usage)
+        return print(answer_error(e));
+      if (std::exchange(trouble, e.text()) != e.text())
+        fmt::print(stderr, "troupe: {}; asked again until it answers\n", e.text());
+    } else {
+      const auto o = log.add(*snapshot, unix_now_ns());
+      if (const auto code = print(o); code != 0) return code;
+      has_answered = true;
+      trouble.clear();
+    }
+    const timespec pause{0, follow_ns};
+    nanosleep(&pause, nullptr);
+  }
+  return 0;
+}
+
 // Until q or Ctrl-C. A cluster that is not there now may come back, so errors are shown on the
 // page.
 int redraw(const command& c) {
@@ -290,6 +330,7 @@ int run(const command& c, const surroundings& around) {
   if (c.action == verb::wait) return wait_for(c);
   if (c.action == verb::serve) return serve(c);
   if (c.action == verb::timeline) return record_timeline(c);
+  if (c.log.is_followed) return follow_log(c);
   if (c.action == verb::why) return c.is_slow ? explain_rate(c) : explain_waits(c);
   if (is_change(c.action)) return change(c);
   if (c.action == verb::list_checkpoints || c.action == verb::verify_checkpoints)

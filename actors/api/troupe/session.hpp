@@ -18,5 +18,6 @@
 #include "troupe/actors/session/event_file.hpp"
 #include "troupe/actors/session/fit.hpp"
 #include "troupe/actors/session/graph_runner.hpp"
+#include "troupe/actors/session/record_file.hpp"
 #include "troupe/actors/session/session.hpp"
 #include "troupe/actors/session/variable_store.hpp"

@@ -1,12 +1,16 @@
 #include "tools/troupe-sim/sim_job.hpp"
+#include "troupe/actors/base/tell.hpp"
+#include "troupe/actors/messages/member_messages.hpp"
 #include "troupe/runtime/jobs/placement.hpp"
 
 #include <boost/test/unit_test.hpp>
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <set>
 
 using namespace troupe;
 
@@ -254,6 +258,113 @@ BOOST_FIXTURE_TEST_CASE(
   });
   BOOST_TEST_MESSAGE(
       fmt::format("{} distinct orders of messages, {} messages", orders.size(), messages));
+}
+
+namespace {
+
+// What the living of these processes say together.
+cluster_snapshot told_by(sim_cluster& c, const std::vector<std::uint32_t>& processes) {
+  std::vector<node_answer> answers;
+  for (const auto i : processes)
+    if (c.is_alive(i)) answers.push_back(c.ask(i));
+  return merge(answers);
+}
+
+// "" where each of these happenings is listed once, and no other of its kind.
+std::string listed_once(const cluster_snapshot& c, event_kind kind, std::set<std::string> abouts) {
+  for (const auto& e : c.events)
+    if (e.kind == kind && abouts.erase(e.about) == 0)
+      return fmt::format("'{}' of {} is listed again, or is not wanted: {}", to_string(kind),
+                         e.about, e.text);
+  return abouts.empty() ? std::string()
+                        : fmt::format("'{}' of {} is not listed", to_string(kind), *abouts.begin());
+}
+
+std::string id_of(const member_info& m) { return fmt::format("{:016x}", raw(m.id)); }
+
+std::string tell_of_a_life(fixture& f, sim_cluster& c) {
+  if (!c.form()) return "the processes did not find each other";
+  const auto client = c.client();
+  const std::vector<std::uint32_t> all{0, 1, 2, client}, but_the_client{0, 1, 2}, two{1, 2};
+  std::set<std::string> members;
+  for (const auto i : all) members.insert(id_of(c.info(i)));
+  std::string wrong;
+  const auto expect = [&](const std::vector<std::uint32_t>& of, event_kind kind,
+                          const std::set<std::string>& abouts) {
+    if (wrong.empty()) wrong = listed_once(told_by(c, of), kind, abouts);
+  };
+  expect(all, event_kind::member_joined, members);
+  f.start(c, {.workers = 3, .steps = 1000, .observe_every = 0});
+  run_messages(c, c.random()() % 4000);
+  const auto victim = id_of(c.info(0));
+  c.kill(0);
+  auto& p = c.program();
+  c.run_until([&] { return p.is_over(); }, 10 * s);
+  c.run_for(500 * ms);
+  if (!p.failed) return "the job has not failed";
+  const auto jobs = told_by(c, {client}).jobs;
+  if (jobs.size() != 1) return "the client lists no job, or several";
+  const std::set<std::string> job{jobs[0].id};
+  for (const auto& of : {all, std::vector<std::uint32_t>{client}}) {
+    expect(of, event_kind::member_lost, {victim});
+    expect(of, event_kind::job_began, job);
+    expect(of, event_kind::job_failed, job);
+  }
+  // The coordinator is gone, and what it has noted with it.
+  const auto client_id = id_of(c.info(client));
+  c.kill(client);
+  c.run_for(2 * s);
+  expect(two, event_kind::member_lost, {victim, client_id});
+  // Parts that never ran have noted nothing.
+  for (const auto kind : {event_kind::job_began, event_kind::job_failed}) {
+    const auto said = told_by(c, two).events;
+    if (wrong.empty() && std::ranges::count(said, kind, &event::kind) > 1)
+      wrong = fmt::format("'{}' is listed twice", to_string(kind));
+  }
+  for (const auto i : two) {
+    std::uint64_t last = 0;
+    const auto id = id_of(c.info(i));
+    for (const auto& e : c.ask(i).events) {
+      if (e.number != last + 1 || e.node_id != id || e.node != c.info(i).name)
+        return fmt::format("event {} of {} follows {}", e.number, e.node, last);
+      last = e.number;
+    }
+  }
+  return wrong;
+}
+
+}  // namespace
+
+BOOST_FIXTURE_TEST_CASE(SN_5_each_happening_is_listed_once_whoever_is_lost, fixture) {
+  for_seeds(5, [&](std::uint64_t seed) {
+    sim_cluster c(tables, {.seed = seed, .nodes = 3});
+    auto wrong = tell_of_a_life(*this, c);
+    if (!wrong.empty()) tell_story(c);
+    return wrong;
+  });
+}
+
+BOOST_FIXTURE_TEST_CASE(NO_16_the_newest_events_are_kept_and_numbered_without_a_gap, fixture) {
+  sim_cluster c(tables, {.seed = 1});
+  BOOST_TEST_REQUIRE(c.form());
+  for (int i = 0; i < 3000; ++i)
+    tell(nullptr, c.node(0), member_event{make_event(event_kind::note, fmt::format("x{}", i))});
+  tell(nullptr, c.node(0), member_event{make_event(event_kind::note, std::string(9000, 'y'))});
+  c.run_for(100 * ms);
+  auto events = c.ask(0).events;
+  BOOST_TEST_REQUIRE(events.size() == 512U);
+  BOOST_TEST(events.back().text.size() == 4096U);
+  BOOST_TEST(events.front().number + 511 == events.back().number);
+  BOOST_TEST(events.back().number >= 3001U);
+  BOOST_TEST(c.ask(0).lines.empty());
+  // An answer has room for them however long they are.
+  for (int i = 0; i < 600; ++i)
+    tell(nullptr, c.node(0), member_event{make_event(event_kind::note, std::string(5000, '"'))});
+  c.run_for(100 * ms);
+  const auto answer = c.ask(0);
+  BOOST_TEST(answer.events.size() < 100U);
+  BOOST_TEST(answer.events.back().number == events.back().number + 600);
+  BOOST_TEST(to_json(answer).size() < answer_bytes_max / 16);
 }
 
 BOOST_FIXTURE_TEST_CASE(

@@ -146,6 +146,37 @@ BOOST_AUTO_TEST_CASE(steps_and_epochs_are_written_for_tensorboard) {
   BOOST_TEST(std::ranges::count(second, "loss", &test::read_event::tag) == 1);
 }
 
+BOOST_AUTO_TEST_CASE(steps_and_epochs_are_recorded_for_other_tools) {
+  counting c;
+  auto folder = scratch_folder::make("fit");
+  BOOST_TEST_REQUIRE(bool(folder));
+  const auto record = (*folder)->path() + "/run.csv";
+  // The second one replaces the first.
+  for (int i = 0; i < 2; ++i) {
+    const auto done = troupe::fit(*c.r, *c.store,
+                                  {.epochs = 2,
+                                   .training = times(3),
+                                   .validation = saying({5, 4}),
+                                   .metrics = {"metric"},
+                                   .record = record});
+    BOOST_TEST_REQUIRE(bool(done), (done ? "" : done.error().text()));
+  }
+  std::ifstream in(record);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  // A head, a line for each step, three for each epoch.
+  BOOST_TEST_REQUIRE(lines.size() == 1U + 6 + 2 * 3);
+  BOOST_TEST(lines[1].starts_with("0,"));
+  BOOST_TEST(lines[3].ends_with("Z,16,,,0,,"), lines[3]);  // step 2, after six others: 2 * 8
+  BOOST_TEST(lines[4].ends_with(",epoch/loss,14"), lines[4]);
+  BOOST_TEST(lines[5].ends_with(",validation/metric,5"), lines[5]);
+  BOOST_TEST(lines[6].find(",steps_per_second,") != std::string::npos, lines[6]);
+  const auto bad = troupe::fit(*c.r, *c.store, {.training = times(1), .record = "run.txt"});
+  BOOST_TEST_REQUIRE(!bad);
+  BOOST_TEST(bad.error().text().find("fit: record: 'run.txt' is no name of a record") !=
+             std::string::npos);
+}
+
 BOOST_AUTO_TEST_CASE(it_ends_early_with_the_best_weights) {
   counting c;
   auto folder = scratch_folder::make("fit");

@@ -4,6 +4,7 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include <algorithm>
 #include <limits>
 #include <random>
 #include <string>
@@ -72,6 +73,9 @@ node_answer answer(const std::string& name) {
   a.actors = {actor(name + ".1", "worker/0/matmul")};
   a.jobs = {job("1f", "c1")};
   a.events = {{3.5, name, "n9 does not answer: \"silence\""}};
+  a.events[0].kind = event_kind::job_failed, a.events[0].level = event_level::error;
+  a.events[0].job = "mnist", a.events[0].job_id = "1f", a.events[0].about = "";
+  a.events[0].node_id = "id-" + name, a.events[0].number = 12;
   return a;
 }
 
@@ -100,9 +104,101 @@ BOOST_AUTO_TEST_CASE(SN_2_what_is_written_is_read_back_equal) {
     // n1 has a link to n9, says answer().
     BOOST_TEST(std::exchange(n.unreached_by, 0U) == 1U, n.name);
   }
+  c.ranges.clear();
   BOOST_TEST((*c_back == c));
   BOOST_TEST((parse_node_answer(to_json(node_answer{})) &&
               *parse_node_answer(to_json(node_answer{})) == node_answer{}));
+}
+
+namespace {
+
+event seen_by(const std::string& node, double since_seconds, event_kind kind,
+              const std::string& about, std::uint64_t number = 1) {
+  auto e = make_event(kind, node + " tells of " + about, about);
+  e.since_seconds = since_seconds;
+  e.node = node, e.node_id = "id-" + node;
+  e.number = number;
+  return e;
+}
+
+cluster_snapshot merged(const std::vector<std::vector<event>>& of_nodes) {
+  std::vector<node_answer> all;
+  for (std::size_t i = 0; i < of_nodes.size(); ++i) {
+    node_answer a;
+    a.self = node("n" + std::to_string(i + 1));
+    a.events = of_nodes[i];
+    all.push_back(std::move(a));
+  }
+  return merge(all);
+}
+
+std::string texts_of(const std::vector<event>& events) {
+  std::string all;
+  for (const auto& e : events) all += e.text + "\n";
+  return all;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(SN_5_a_happening_is_listed_once_as_who_saw_it_first_told_it) {
+  const auto joined = event_kind::member_joined, lost = event_kind::member_lost;
+  auto c = merged({{seen_by("n1", 9, joined, "n3"), seen_by("n1", 4.5, lost, "n3", 2)},
+                   {seen_by("n2", 8.9, joined, "n3"), seen_by("n2", 5, lost, "n3", 2)}});
+  BOOST_TEST(texts_of(c.events) == "n1 tells of n3\nn2 tells of n3\n");
+  // Who saw it first is gone.
+  c = merged({{}, {seen_by("n2", 8.9, joined, "n3"), seen_by("n2", 5, lost, "n3", 2)}});
+  BOOST_TEST(texts_of(c.events) == "n2 tells of n3\nn2 tells of n3\n");
+  // Nobody else notes it.
+  c = merged({{seen_by("n1", 3, joined, ""), seen_by("n1", 2, joined, "", 2)}});
+  BOOST_TEST(c.events.size() == 2U);
+}
+
+BOOST_AUTO_TEST_CASE(SN_5_what_happens_again_is_another_happening) {
+  const auto silent = event_kind::member_unreachable;
+  auto c = merged({{seen_by("n1", 60, silent, "n3"), seen_by("n1", 58, silent, "n3", 2),
+                    seen_by("n1", 30, silent, "n3", 3)},
+                   {seen_by("n2", 59.5, silent, "n3"), seen_by("n2", 57.5, silent, "n3", 2)}});
+  BOOST_TEST(c.events.size() == 3U);
+  // A life joins once, whoever meets it again.
+  const auto joined = event_kind::member_joined;
+  c = merged({{seen_by("n1", 60, joined, "n3"), seen_by("n1", 2, joined, "n3", 2)}});
+  BOOST_TEST(c.events.size() == 1U);
+}
+
+BOOST_AUTO_TEST_CASE(which_events_a_node_still_had_is_told_whatever_is_folded) {
+  const auto joined = event_kind::member_joined;
+  const auto c = merged({{seen_by("n1", 9, joined, "n3", 7), seen_by("n1", 8, joined, "n4", 8)},
+                         {seen_by("n2", 8, joined, "n3", 3)},
+                         {}});
+  BOOST_TEST_REQUIRE(c.ranges.size() == 2U);
+  BOOST_TEST((c.ranges[0] == event_range{"n1", "id-n1", 7, 8, false}));
+  BOOST_TEST((c.ranges[1] == event_range{"n2", "id-n2", 3, 3, false}));
+}
+
+BOOST_AUTO_TEST_CASE(events_of_other_versions_are_understood) {
+  const auto older =
+      parse_node_answer(R"({"events":[{"since_seconds":3.5,"node":"n1","text":"n2 joined"}]})");
+  BOOST_TEST_REQUIRE(bool(older), message(older));
+  BOOST_TEST((older->events.at(0) == event{3.5, "n1", "n2 joined"}));
+  const auto newer = parse_node_answer(
+      R"({"events":[{"kind":"moon rose","level":"calm","text":"x","moon":{"full":true}}]})");
+  BOOST_TEST_REQUIRE(bool(newer), message(newer));
+  BOOST_TEST((newer->events.at(0).kind == event_kind::note));
+  BOOST_TEST((newer->events.at(0).level == event_level::info));
+  const auto bad = parse_node_answer(R"({"events":[{"kind":7}]})");
+  BOOST_TEST(has(message(bad), "events[0].kind should be a string"));
+}
+
+BOOST_AUTO_TEST_CASE(every_kind_and_level_of_events_has_a_word_of_its_own) {
+  std::vector<std::string_view> words;
+  for (int i = 0; !to_string(static_cast<event_kind>(i)).empty(); ++i)
+    words.push_back(to_string(static_cast<event_kind>(i)));
+  BOOST_TEST(words.size() == 24U);
+  BOOST_TEST(words.back() == "message ignored");
+  std::ranges::sort(words);
+  BOOST_TEST((std::ranges::adjacent_find(words) == words.end()));
+  BOOST_TEST(to_string(event_level::error) == "error");
+  BOOST_TEST(to_string(static_cast<event_level>(5)).empty());
 }
 
 BOOST_AUTO_TEST_CASE(of_each_node_it_is_counted_how_many_have_no_link_to_it) {

@@ -1,0 +1,92 @@
+#pragma once
+// Numbers of a training in a file that other tools read: a line of JSON or of CSV for each.
+//
+//   auto record = record_file::open("runs/1.jsonl");
+//   if (!record) return record.error();
+//   auto ok = (*record)->begin_at(0);
+//   if (ok) ok = (*record)->add({.step = 0, .loss = 2.3, .samples_per_second = 5120});
+//
+// (fit_options::record and --record do it all by themselves.)
+//
+//   NAME.jsonl  {"step":12,"time":"2026-11-28T21:05:07.250Z","loss":0.5,"learning_rate":0.1,
+//               "samples_per_second":5120,"recoveries":0}, a key less where a number is not known;
+//               {"step":12,"time":"...","recoveries":0,"test_accuracy":0.93} of a metric. What is
+//               no finite number is null.
+//   NAME.csv    the columns
+//   step,time,loss,learning_rate,samples_per_second,recoveries,metric,value,
+//               named in the first line; empty where a number is not known. nan, inf and -inf are
+//               written so.
+//
+// Times are UTC. Steps do not fall from line to line.
+//
+// Threading: one thread at a time. Ownership: whoever opened it; its end writes what is left.
+// Errors: those of open(); of a disk: failed, from the call that tried to write, and from each that
+// leaves something out (RF-3). A disk that refuses is tried again once a second.
+//
+// RF-1  The file is whole lines, then at most a part of one, whatever ends the process: a reader
+//       takes what ends with a line's end. open() cuts a part of a line off. Nothing is synced: a
+//       crash of the machine may take the end.
+// RF-2  No step is there twice: begin_at() takes the lines of that step, and of all later ones, out
+//       of the file. A training that goes on from a checkpoint makes those again.
+// RF-3  What a disk does not take is kept and written by a later call, from that byte on. Where
+//       more than a MiB waits, a line is left out whole, and its call says so.
+
+#include "troupe/schema/error.hpp"
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace troupe {
+
+struct record_row {
+  std::uint64_t step = 0;
+  std::optional<double> loss{}, learning_rate{}, samples_per_second{};
+  std::uint64_t recoveries = 0;  // so far
+  // Of a line of its own: a name, not empty, and its number.
+  std::string metric{};
+  double value = 0;
+};
+
+class record_file {
+ public:
+  using clock = std::chrono::system_clock;
+  static constexpr std::size_t waiting_bytes_max = std::size_t{1} << 20;
+
+  // A file that is there goes on: begin_at() comes before the first add(). usage: the name ends
+  // with neither .jsonl nor .csv, the file may not be written, or is none of these; not_found: no
+  // folder for it; failed: the disk is broken.
+  static result<std::unique_ptr<record_file>> open(const std::string& path);
+  ~record_file();
+  record_file(const record_file&) = delete;
+  record_file& operator=(const record_file&) = delete;
+
+  result<void> begin_at(std::uint64_t step);  // RF-2
+  result<void> add(const record_row& row, clock::time_point at = clock::now());
+  result<void> flush();
+  result<void> flush_if_due();  // what waits for a second
+  // Flushes; says whether all that was added is in the file. Nothing is added afterwards.
+  result<void> close();
+
+ private:
+  record_file(int file, std::string path, bool is_csv)
+      : file_(file), path_(std::move(path)), is_csv_(is_csv) {}
+  result<void> look_at_what_is_there();
+  std::optional<std::uint64_t> step_of(std::string_view line) const;
+  std::string line_of(const record_row& row, clock::time_point at) const;
+  error cannot_write(int number) const;
+
+  int file_;
+  std::string path_;
+  bool is_csv_;
+  std::string waiting_;  // behind what the file has
+  bool is_failing_ = false, has_lost_ = false;
+  std::chrono::steady_clock::time_point tried_{};
+};
+
+}  // namespace troupe
