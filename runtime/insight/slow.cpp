@@ -28,17 +28,6 @@ constexpr std::size_t shares_max = 12;     // in the text; JSON has all
 
 std::string percent_of(double x) { return fmt::format("{:.0f} %", x * 100); }
 
-// Replicas of a stage are one thing: "decode/0" and "decode/1" are decode.
-std::string_view base_of(const actor_snapshot& a) {
-  const std::string_view name = a.name;
-  const auto slash = name.rfind('/');
-  if (a.kind != "stage" || slash == std::string_view::npos || slash + 1 == name.size()) return name;
-  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
-  return std::all_of(name.begin() + static_cast<std::ptrdiff_t>(slash) + 1, name.end(), is_digit)
-             ? name.substr(0, slash)
-             : name;
-}
-
 using thread_name = std::pair<std::string, std::string>;  // node, thread
 
 struct seen_actor {
@@ -90,7 +79,7 @@ void count_states(evidence& e, const cluster_snapshot& c, const job_snapshot& j)
     if (!belongs(a, j) || a.kind == "job") continue;
     auto& s = e.actors[a.id];
     if (s.looks++ == 0) {
-      s.base = base_of(a), s.node = a.node, s.kind = a.kind;
+      s.base = name_of_replicas(a), s.node = a.node, s.kind = a.kind;
       s.thread = {a.node, a.thread};
       s.is_source = std::ranges::none_of(a.ports, [](const auto& p) { return p.is_input(); });
     }
@@ -112,7 +101,7 @@ void count_root(evidence& e, const cluster_snapshot& c, const job_snapshot& j) {
   // What was sent between the answers of two nodes looks as if it were on its way.
   if (r.kind == root_kind::on_the_way && r.since_seconds >= on_the_way_least) ++e.roots.link;
   if (r.kind == root_kind::actor_running && walk.actor(r) != nullptr)
-    ++e.roots.running[{std::string(base_of(*walk.actor(r))), std::string(r.node)}];
+    ++e.roots.running[{std::string(name_of_replicas(*walk.actor(r))), std::string(r.node)}];
 }
 
 void group_actors(evidence& e) {
@@ -345,6 +334,16 @@ void judge(const evidence& e, slow_answer& a) {
 }
 
 }  // namespace
+
+std::string_view name_of_replicas(const actor_snapshot& a) noexcept {
+  const std::string_view name = a.name;
+  const auto slash = name.rfind('/');
+  if (a.kind != "stage" || slash == std::string_view::npos || slash + 1 == name.size()) return name;
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  return std::all_of(name.begin() + static_cast<std::ptrdiff_t>(slash) + 1, name.end(), is_digit)
+             ? name.substr(0, slash)
+             : name;
+}
 
 std::string_view to_string(bound_kind k) noexcept {
   switch (k) {

@@ -71,6 +71,10 @@ struct slow_answer {
   std::string json() const;
 };
 
+// "decode" of stage decode/1, which is a replica; of any other actor its name. It lives as long as
+// the actor.
+std::string_view name_of_replicas(const actor_snapshot& a) noexcept;
+
 // Looks are in their order. Of the named job; for an empty name of the only one that runs. Errors:
 // not_found, and usage where several run.
 result<slow_answer> explain_slow(std::span<const cluster_snapshot> looks, std::string_view job);

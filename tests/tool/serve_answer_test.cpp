@@ -144,6 +144,27 @@ BOOST_AUTO_TEST_CASE(metrics_have_what_a_look_has) {
   BOOST_TEST(series(text, "troupe_look_duration_seconds") == "0.5");
 }
 
+BOOST_AUTO_TEST_CASE(replicas_of_a_stage_are_told_together) {
+  cluster_look l;
+  l.snapshot = sample_cluster();
+  for (const char* name : {"decode/0", "decode/1", "read", "a/b"}) {
+    auto a = sample_actor("n1.9" + std::string(name), "stage", name, actor_state::running);
+    a.ports = {{"in0", "x", "n1", 0, 2, 3, false, 0}, {"out0", "y", "n1", 1, 2, 0, false, 0}};
+    a.ports[0].items = 10, a.ports[1].items = 7;
+    l.snapshot->actors.push_back(a);
+  }
+  look_totals().add(l);
+  const auto text = metrics_text(l);
+  BOOST_TEST(series(text, "troupe_stage_replicas{job_name=\"mnist\",stage=\"decode\"}") == "2");
+  BOOST_TEST(series(text, "troupe_stage_queued_items{job_name=\"mnist\",stage=\"decode\"}") == "6");
+  BOOST_TEST(series(text, "troupe_stage_busy_ratio{job_name=\"mnist\",stage=\"a/b\"}") == "0.75");
+  BOOST_TEST(
+      series(text,
+             "troupe_stage_items_total{job_name=\"mnist\",stage=\"decode\",direction=\"out\"}") ==
+      "14");
+  BOOST_TEST(series(text, "troupe_actors_busy_ratio{job_name=\"mnist\",kind=\"stage\"}") == "0.75");
+}
+
 BOOST_AUTO_TEST_CASE(SE_5_texts_of_the_cluster_are_escaped_and_no_series_is_there_twice) {
   auto look = sample_look();
   auto& c = *look.snapshot;

@@ -1,7 +1,11 @@
 #include "tools/troupe-tool/serve_look.hpp"
 
+#include "troupe/runtime/insight/slow.hpp"
+
 #include <algorithm>
 #include <numeric>
+#include <string>
+#include <string_view>
 
 namespace troupe {
 
@@ -55,25 +59,33 @@ std::uint64_t actor_group::living() const noexcept {
 
 void look_totals::add(cluster_look& look) {
   const auto now = look.ended_ns;
-  for (auto& [k, g] : groups_) g.first = without_present(std::move(g.first));
+  for (auto* all : {&groups_, &stages_})
+    for (auto& [k, g] : *all) g.first = without_present(std::move(g.first));
   for (const auto& a : look.snapshot->actors) {
-    auto& [g, seen] = groups_[{a.job, a.kind}];
-    g.job = a.job, g.kind = a.kind, seen = now;
-    add_present(g, a);
     auto& before = actors_[a.id];
     const auto is = counters_of(a);
-    const auto to = totals_of(g);
-    for (std::size_t i = 0; i < is.size(); ++i) {
+    auto more = is;
+    for (std::size_t i = 0; i < is.size(); ++i)
       // Fewer than before: another actor has the id now.
-      *to[i] += is[i] >= before.was[i] ? is[i] - before.was[i] : is[i];
-      before.was[i] = is[i];
-    }
-    before.seen_ns = now;
+      if (is[i] >= before.was[i]) more[i] -= before.was[i];
+    before = {is, now};
+    const auto add_to = [&](auto& all, std::string_view name) {
+      auto& [g, seen] = all[{a.job, std::string(name)}];
+      g.job = a.job, g.kind = name, seen = now;
+      add_present(g, a);
+      const auto to = totals_of(g);
+      for (std::size_t i = 0; i < more.size(); ++i) *to[i] += more[i];
+    };
+    add_to(groups_, a.kind);
+    if (a.kind == "stage") add_to(stages_, name_of_replicas(a));
   }
   std::erase_if(actors_, [&](const auto& a) { return now - a.second.seen_ns > kept_ns; });
-  std::erase_if(groups_, [&](const auto& g) { return now - g.second.second > kept_ns; });
+  for (auto* all : {&groups_, &stages_})
+    std::erase_if(*all, [&](const auto& g) { return now - g.second.second > kept_ns; });
   for (const auto& [k, g] : groups_)
     if (g.second == now) look.groups.push_back(g.first);
+  for (const auto& [k, g] : stages_)
+    if (g.second == now) look.stages.push_back(g.first);
   // The first word counts: a start that moves with every look by what the answer took is none.
   std::map<std::string, double> starts;
   for (const auto& j : look.snapshot->jobs) {

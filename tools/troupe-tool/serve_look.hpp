@@ -25,9 +25,9 @@ namespace troupe {
 
 inline constexpr std::size_t actor_states = 7;
 
-// Of all actors of one kind in the jobs of one name ("": in no job).
+// Of all actors of one kind in the jobs of one name ("": in no job), or of the replicas of a stage.
 struct actor_group {
-  std::string job, kind;
+  std::string job, kind;  // of a stage its name
   std::array<std::uint64_t, actor_states> by_state{};
   double busy_sum = 0, busy_max = 0;  // of those that have not ended
   std::uint64_t queue = 0, queued_items = 0, credits = 0, credits_max = 0;
@@ -47,6 +47,7 @@ struct cluster_look {
   std::optional<cluster_snapshot> snapshot;
   std::optional<error> failure;              // where there is no snapshot
   std::vector<actor_group> groups;           // by job and kind
+  std::vector<actor_group> stages;           // by job and name
   std::map<std::string, double> job_starts;  // unix seconds, by id
 
   double seconds() const noexcept { return static_cast<double>(ended_ns - began_ns) * 1e-9; }
@@ -64,8 +65,9 @@ class look_totals {
     std::int64_t seen_ns = 0;
   };
   using key = std::pair<std::string, std::string>;
-  std::unordered_map<std::string, counted> actors_;             // by id
-  std::map<key, std::pair<actor_group, std::int64_t>> groups_;  // and when it was seen
+  std::unordered_map<std::string, counted> actors_;  // by id
+  // And when it was seen.
+  std::map<key, std::pair<actor_group, std::int64_t>> groups_, stages_;
   std::map<std::string, double> starts_;
 };
 

@@ -260,6 +260,30 @@ void add_groups(metrics_writer& w, const std::vector<const actor_group*>& groups
        [](const auto& g) { return double(g.steps); });
 }
 
+// Of a topology, whose stages a person knows by name.
+void add_stages(metrics_writer& w, const std::vector<const actor_group*>& stages) {
+  const auto each = [&](std::string_view name, std::string_view type, std::string_view help,
+                        const std::function<double(const actor_group&)>& value) {
+    w.family(name, type, help);
+    for (const auto* s : stages) w.add({{"job_name", s->job}, {"stage", s->kind}}, value(*s));
+  };
+  each("troupe_stage_replicas", "gauge", "Replicas of the stage that have not ended.",
+       [](const auto& s) { return double(s.living()); });
+  each("troupe_stage_busy_ratio", "gauge",
+       "Mean part of the last second or two that a replica was busy.", [](const auto& s) {
+         return s.living() > 0 ? s.busy_sum / static_cast<double>(s.living()) : 0.0;
+       });
+  each("troupe_stage_queued_items", "gauge", "Items before the stage.",
+       [](const auto& s) { return double(s.queued_items); });
+  each("troupe_stage_wait_seconds_max", "gauge", "Age of its oldest wait.",
+       [](const auto& s) { return s.wait_seconds_max; });
+  w.family("troupe_stage_items_total", "counter", "Items of the stage, by direction.");
+  for (const auto* s : stages) {
+    w.add({{"job_name", s->job}, {"stage", s->kind}, {"direction", "in"}}, s->items_in);
+    w.add({{"job_name", s->job}, {"stage", s->kind}, {"direction", "out"}}, s->items_out);
+  }
+}
+
 }  // namespace
 
 std::string metrics_text(const cluster_look& l) {
@@ -274,14 +298,16 @@ std::string metrics_text(const cluster_look& l) {
   std::set<std::pair<std::string_view, std::string_view>> seen;
   for (const auto& j : c.jobs)
     if (seen.emplace(j.name, j.id).second) jobs.push_back(&j);
-  std::vector<const actor_group*> groups;
+  std::vector<const actor_group*> groups, stages;
   for (const auto& g : l.groups) groups.push_back(&g);
-  const auto left_out = cut(nodes) + cut(jobs) + cut(groups);
+  for (const auto& s : l.stages) stages.push_back(&s);
+  const auto left_out = cut(nodes) + cut(jobs) + cut(groups) + cut(stages);
   add_nodes(w, c, nodes);
   add_jobs(w, l, jobs);
   add_groups(w, groups);
+  add_stages(w, stages);
   w.family("troupe_metrics_left_out", "gauge",
-           "Nodes, jobs and groups of actors that are not here, since there are too many.");
+           "Nodes, jobs, stages and groups of actors that are not here: too many.");
   w.add({}, left_out);
   return w.take();
 }
