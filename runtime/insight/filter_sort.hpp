@@ -4,13 +4,13 @@
 // Keys are those of the objects' JSON (snapshot_fields.hpp). A list, such as `labels`, is compared
 // item by item: a condition holds where it holds of one of them.
 //
-// SE-1  An object stays if all conditions hold of it; each is KEY, an operator and a value:
+// FI-1  An object stays if all conditions hold of it; each is KEY, an operator and a value:
 //         =  !=        equal, not equal (numbers as numbers, texts without regard to case)
 //         ~  !~        has the text in it, has not (without regard to case)
 //         <  <=  >  >= of numbers; of texts by the numbers in them, "n2" before "n10"
 //       Ages are seconds; a value may be written as a duration (1.5s, 200ms).
-// SE-2  Sorting keeps the order of equals. KEY is ascending, KEY:desc descending.
-// SE-3  An unknown key, a value that is no number where one is needed, and a condition without an
+// FI-2  Sorting keeps the order of equals. KEY is ascending, KEY:desc descending.
+// FI-3  An unknown key, a value that is no number where one is needed, and a condition without an
 //       operator are usage errors that name what there is.
 
 #include "troupe/runtime/insight/snapshot.hpp"

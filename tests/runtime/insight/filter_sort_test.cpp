@@ -47,7 +47,7 @@ void check_refused(const selection& s, const std::string& part) {
 
 BOOST_AUTO_TEST_SUITE(filter_sort)
 
-BOOST_AUTO_TEST_CASE(conditions_hold_together) {  // SE-1
+BOOST_AUTO_TEST_CASE(conditions_hold_together) {  // FI-1
   BOOST_TEST(ids({}) == "n1.10 n1.2 n2.1 n1.1 ");
   BOOST_TEST(ids({{"state=running"}}) == "n1.10 n2.1 ");
   BOOST_TEST(ids({{"state=running", "node=n1"}}) == "n1.10 ");
@@ -65,7 +65,7 @@ BOOST_AUTO_TEST_CASE(conditions_hold_together) {  // SE-1
   BOOST_TEST(ids({{"job="}}) == "n1.10 n1.2 n2.1 n1.1 ");
 }
 
-BOOST_AUTO_TEST_CASE(items_of_lists_are_compared_one_by_one) {  // SE-1
+BOOST_AUTO_TEST_CASE(items_of_lists_are_compared_one_by_one) {  // FI-1
   std::vector<node_snapshot> nodes(3);
   nodes[0].name = "a", nodes[0].labels = {"rack=3", "fast=yes"};
   nodes[1].name = "b", nodes[1].labels = {"rack=4"};
@@ -82,7 +82,7 @@ BOOST_AUTO_TEST_CASE(items_of_lists_are_compared_one_by_one) {  // SE-1
   BOOST_TEST(some[0].name == "b");
 }
 
-BOOST_AUTO_TEST_CASE(equals_stay_in_their_order_and_numbers_in_names_are_numbers) {  // SE-2
+BOOST_AUTO_TEST_CASE(equals_stay_in_their_order_and_numbers_in_names_are_numbers) {  // FI-2
   BOOST_TEST(ids({{}, "id"}) == "n1.1 n1.2 n1.10 n2.1 ");
   BOOST_TEST(ids({{}, "id:desc"}) == "n2.1 n1.10 n1.2 n1.1 ");
   BOOST_TEST(ids({{}, "busy_ratio:desc"}) == "n2.1 n1.10 n1.1 n1.2 ");
@@ -94,7 +94,7 @@ BOOST_AUTO_TEST_CASE(equals_stay_in_their_order_and_numbers_in_names_are_numbers
   BOOST_TEST(*select(none, {{"state=running"}, "step", 3}) == 0U);
 }
 
-BOOST_AUTO_TEST_CASE(mistakes_say_what_there_is) {  // SE-3
+BOOST_AUTO_TEST_CASE(mistakes_say_what_there_is) {  // FI-3
   check_refused({{"busy>1"}}, "there is no key 'busy', perhaps 'busy_ratio'; there are id, kind");
   check_refused({{"running"}}, "'running' is no condition");
   check_refused({{"=x"}}, "is no condition");

@@ -1,4 +1,4 @@
-#include "troupe/devices/files/service_manager.hpp"
+#include "troupe/actors/process/service_manager.hpp"
 
 #include <sys/socket.h>
 #include <sys/un.h>
