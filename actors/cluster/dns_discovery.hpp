@@ -3,9 +3,9 @@
 // Kubernetes or a round-robin record. The name is looked up again and again, so that who comes
 // later is found, too; an address that leads to this process itself is tried once.
 //
-// DN-1  A look never blocks: the system's resolver has a thread of its own, and one lookup of a
+// DJ-1  A look never blocks: the system's resolver has a thread of its own, and one lookup of a
 //       name goes on at a time, at most every `dns_again_ns`.
-// DN-2  A name that has no address (yet) costs nothing but the next look.
+// DJ-2  A name that has no address (yet) costs nothing but the next look.
 //
 // Threading: the loop's.
 

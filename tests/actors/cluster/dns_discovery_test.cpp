@@ -44,7 +44,7 @@ BOOST_AUTO_TEST_CASE(joins_are_addresses_or_names_to_look_up) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(all_addresses_of_a_name_are_found_beside_those_of_another) {  // DN-1
+BOOST_AUTO_TEST_CASE(all_addresses_of_a_name_are_found_beside_those_of_another) {  // DJ-1
   io_loop loop;
   beside also;
   std::vector<rendezvous::place> found;
@@ -66,7 +66,7 @@ BOOST_AUTO_TEST_CASE(all_addresses_of_a_name_are_found_beside_those_of_another) 
   BOOST_TEST(also.announced == 1);
 }
 
-BOOST_AUTO_TEST_CASE(a_name_without_addresses_finds_nobody_and_may_go_at_any_time) {  // DN-2
+BOOST_AUTO_TEST_CASE(a_name_without_addresses_finds_nobody_and_may_go_at_any_time) {  // DJ-2
   io_loop loop;
   int calls = 0;
   {
