@@ -154,7 +154,8 @@ BOOST_FIXTURE_TEST_CASE(ME_5_links_that_fail_too_often_end_the_process, fixture)
     failures += c.fail_actor(0, "link", planted);
     c.run_for(1 * ms);
   }
-  BOOST_TEST(failures == 11);
+  // Another link may fail before the member has heard of the eleventh.
+  BOOST_TEST(failures >= 11);
   BOOST_TEST(c.crash(0).find("actor member: actor link/") == 0U);
   BOOST_TEST(c.crash(0).find(planted + "; links: 11 failures within 60 s") != std::string::npos);
 }
