@@ -464,7 +464,8 @@ void job_coordinator::lose(node_id n, const std::string& reason, bool has_left, 
     return;
   }
   if (phase_ != job_phase::placing && phase_ != job_phase::running) {
-    if (kept_.contains(n)) note(fmt::format("{} died: {}", f.where_and_why(), reason));
+    f.text = fmt::format("{}: {}", has_left ? "left the cluster" : "died", reason);
+    if (kept_.contains(n)) note(f.where_and_why());
     return forget(n);
   }
   if (parties_->is_lost(n)) return drop();

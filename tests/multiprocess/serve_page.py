@@ -213,7 +213,8 @@ class serve_page(harness.cluster_test):
         self.assertEqual([dict(k)["state"] for k, v in first["troupe_job_state"].items() if v == 1 and dict(k)["job_id"] == id], ["running"])
         self.assertEqual(len([k for k in first["troupe_job_state"] if dict(k)["job_id"] == id]), 7)
         names = {n["name"] for n in self.list("nodes")}
-        self.assertEqual({dict(k)["node"] for k in first["troupe_node_cpu_seconds_total"]}, names)
+        for of_node in ("cpu_seconds_total", "memory_bytes", "uptime_seconds", "threads"):
+            self.assertEqual({dict(k)["node"] for k in first[f"troupe_node_{of_node}"]}, names)
         self.assertEqual(sum(first["troupe_node_up"].values()), 3)
         groups = {(dict(k)["job_name"], dict(k)["kind"]) for k in first["troupe_actors_busy_ratio"]}
         self.assertEqual(groups, {(a["job"], a["kind"]) for a in self.list("actors")})

@@ -128,7 +128,12 @@ void add_nodes(metrics_writer& w, const cluster_snapshot& c,
       w.add({{"node", n->name}, {"state", to_string(s)}}, std::uint64_t{n->state == s});
   w.family("troupe_node_info", "gauge", "What the node is; always 1.");
   for (const auto* n : nodes)
-    w.add({{"node", n->name}, {"kind", n->kind}, {"role", n->job}, {"address", n->address}},
+    w.add({{"node", n->name},
+           {"kind", n->kind},
+           {"role", n->job},
+           {"address", n->address},
+           {"host", n->host},
+           {"version", n->version}},
           std::uint64_t{1});
   each("troupe_node_cores", "gauge", "Cores that the process may run on.",
        [&](const auto& n) -> std::optional<double> {
@@ -139,6 +144,21 @@ void add_nodes(metrics_writer& w, const cluster_snapshot& c,
        [&](const auto& n) -> std::optional<double> {
          if (!has_answered(n)) return std::nullopt;
          return n.cpu_seconds;
+       });
+  each("troupe_node_memory_bytes", "gauge", "Resident memory of the process.",
+       [](const auto& n) -> std::optional<double> {
+         if (n.memory_bytes == 0) return std::nullopt;
+         return double(n.memory_bytes);
+       });
+  each("troupe_node_uptime_seconds", "gauge", "Age of the process.",
+       [](const auto& n) -> std::optional<double> {
+         if (n.uptime_seconds <= 0) return std::nullopt;
+         return n.uptime_seconds;
+       });
+  each("troupe_node_threads", "gauge", "Threads that run ops of the host.",
+       [&](const auto& n) -> std::optional<double> {
+         if (!has_answered(n)) return std::nullopt;
+         return double(n.threads);
        });
   each("troupe_node_unreachable_seconds", "gauge", "How long it has not been alive; 0: it is.",
        [](const auto& n) { return n.unreachable_seconds; });
