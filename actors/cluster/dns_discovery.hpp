@@ -10,14 +10,11 @@
 // Threading: the loop's.
 
 #include "troupe/actors/cluster/member.hpp"
-#include "troupe/runtime/text/address.hpp"
+#include "troupe/runtime/text/join_place.hpp"
 #include "troupe/schema/error.hpp"
 
 #include <cstdint>
 #include <memory>
-#include <span>
-#include <string>
-#include <string_view>
 #include <vector>
 
 namespace troupe {
@@ -25,17 +22,6 @@ namespace troupe {
 class io_loop;
 
 inline constexpr std::int64_t dns_again_ns = 1'000'000'000;
-
-// What --join says: an address, or the name in "dns:NAME:PORT".
-struct join_place {
-  address at;
-  bool is_dns = false;
-};
-// usage errors name the text.
-result<join_place> parse_join(std::string_view text);
-// Of those that are no names; the others' names are put into `names`.
-result<std::vector<std::string>> split_joins(std::span<const std::string> joins,
-                                             std::vector<address>& names);
 
 class dns_discovery final : public rendezvous {
  public:

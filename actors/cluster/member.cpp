@@ -254,11 +254,14 @@ void member_core::look_around() {
                                  [&](const auto& m) { return is_living(m) && m.address == place; });
     };
     for (const auto& p : found)
-      if (raw(p.id) == 0 && !is_members(p.address))
-        membership_->add_seed(p.address, false, now());
-      else if (raw(p.id) != 0 && p.id != env_.self.id && membership_->find(p.id) == nullptr &&
-               !links_.contains(p.id))
+      if (raw(p.id) == 0) {
+        if (named_.size() >= env_.options.seeds_max) named_.clear();
+        named_.insert(p.address);
+        if (!is_members(p.address)) membership_->add_seed(p.address, false, now());
+      } else if (p.id != env_.self.id && membership_->find(p.id) == nullptr &&
+                 !links_.contains(p.id)) {
         membership_->add_seed(p.address, false, now(), p.id);
+      }
   });
 }
 
@@ -411,7 +414,8 @@ void member_core::refused(greeter& g) {
       if (g.shake.reason().code() == error_code::denied && why != refusal::itself) {
         denied_ = fmt::format("{}: {}", dialled, text);
         publish_view();
-        const bool is_seed = std::ranges::find(env_.seeds, dialled) != env_.seeds.end();
+        const bool is_seed =
+            std::ranges::find(env_.seeds, dialled) != env_.seeds.end() || named_.contains(dialled);
         if (is_seed && membership_->members().empty() && env_.on_denied)
           env_.on_denied(error(error_code::denied, denied_));
       }

@@ -191,6 +191,7 @@ class member_core {
   std::map<std::pair<std::string, lane>, dial_in_progress> dialing_;  // until linked or failed
   address listens_at_;                                                // port 0: it does not
   std::int64_t look_at_ns_ = 0;
+  std::set<std::string> named_;  // addresses of names in --join; forgotten when they are too many
   std::int64_t started_ns_ = 0;
   std::int64_t ticked_ns_ = 0;
   std::int64_t waited_for_cpu_ns_ = 0;  // at that tick

@@ -10,7 +10,9 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 
 namespace troupe {
@@ -121,14 +123,8 @@ class asker {
     if (!joins) return joins.error();
     for (const auto& j : *joins)
       if (auto asked = ask(j, j); !asked) return asked;
-    for (const auto& name : names) {
-      const auto found = look_up(name);
-      if (!found) return found.error();
-      for (const auto& one : *found) {
-        const auto place = to_string(to_address(one));
-        if (auto asked = ask(place, place); !asked) return asked;
-      }
-    }
+    for (const auto& name : names)
+      if (auto begun = look_up_later(name); !begun) return begun;
     if (!options_.join.empty()) return {};
     for (const auto& p : here.find(end_ns_ - loop_.now_ns())) (void)ask(p.address, p.address);
     if (questions_.empty() && here.silent() > 0)
@@ -159,7 +155,38 @@ class asker {
     return {};
   }
 
+  // A lookup takes as long as the system's resolver does, and other nodes may answer meanwhile.
+  struct pending_name final : io_loop::fd_handler {
+    pending_name(asker& a, name_lookup l) : of(a), lookup(std::move(l)) {}
+    void on_ready(bool, bool) override { of.ask_found(*this); }
+    asker& of;
+    name_lookup lookup;
+  };
+  result<void> look_up_later(const address& name) {
+    auto lookup = name_lookup::start(name);
+    if (!lookup) return lookup.error();
+    auto one = std::make_shared<pending_name>(*this, std::move(*lookup));
+    loop_.add(one->lookup.fd(), one, true, false);
+    ++names_open_;
+    return {};
+  }
+  void ask_found(pending_name& one) {
+    const auto found = one.lookup.answer();
+    --names_open_;
+    loop_.remove(one.lookup.fd());
+    if (!found) {
+      name_error_ = found.error();
+      return;
+    }
+    for (const auto& at : *found) {
+      const auto place = to_string(to_address(at));
+      looked_up_.insert(place);
+      (void)ask(place, place);
+    }
+  }
+
   bool is_open() const {
+    if (names_open_ > 0) return true;
     for (const auto& [a, q] : questions_)
       if (q->state() == question::status::open) return true;
     return false;
@@ -195,14 +222,29 @@ class asker {
       if (!is_open) last = &q->reason();
     }
     if (!answers.empty()) {
-      std::erase_if(silent, [&](const silent_node& s) { return is_gone(s.name, answers); });
+      std::erase_if(silent, [&](const silent_node& s) {
+        // Where a name leads to may be anybody; members tell of those that are some.
+        const bool is_nobody = looked_up_.contains(s.name) && !is_told_of(s.name, answers);
+        return is_nobody || is_gone(s.name, answers);
+      });
       return merge(answers, std::move(silent));
     }
     if (last != nullptr) return *last;
+    if (name_error_) return *name_error_;
+    if (silent.empty())
+      return error(error_code::timed_out, fmt::format("no name of --join was found within {:.1f} s",
+                                                      double(options_.timeout_ns) * 1e-9));
     return error(
         error_code::timed_out,
         fmt::format("{} of cluster '{}' did not answer within {:.1f} s", silent.front().name,
                     options_.cluster, double(options_.timeout_ns) * 1e-9));
+  }
+
+  static bool is_told_of(const std::string& place, const std::vector<node_answer>& answers) {
+    for (const auto& a : answers)
+      for (const auto& p : a.peers)
+        if (p.address == place) return true;
+    return false;
   }
 
   // Everybody who answered knows that it is dead or has left. Who never answered is known by its
@@ -225,6 +267,9 @@ class asker {
   handshake_options shake_;
   std::map<std::string, std::unique_ptr<question>> questions_;  // by address
   std::map<std::string, std::string> names_;
+  std::set<std::string> looked_up_;  // addresses of names
+  std::size_t names_open_ = 0;
+  std::optional<error> name_error_;
 };
 
 }  // namespace

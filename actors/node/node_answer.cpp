@@ -270,6 +270,9 @@ struct answerer {
 
   // Of a job that runs: what it waits for may be there.
   bool has_place_on(const member_info& m) const {
+    // One that has its name now has taken its place, too.
+    for (const auto& other : view.members)
+      if (other.name == m.name && is_living(other)) return false;
     const auto is_board_of = [&](const auto& j) {
       return j.second.ended_ns == 0 && is_in(j.second.board->participants, m.name);
     };

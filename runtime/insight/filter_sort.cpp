@@ -1,6 +1,7 @@
 #include "troupe/runtime/insight/filter_sort.hpp"
 
 #include "troupe/runtime/insight/snapshot_fields.hpp"
+#include "troupe/runtime/text/byte_size.hpp"
 #include "troupe/runtime/text/duration.hpp"
 #include "troupe/runtime/text/near_names.hpp"
 
@@ -10,6 +11,7 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <cmath>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -75,25 +77,32 @@ struct condition {
   std::optional<double> number;
 };
 
-std::optional<double> number_in(std::string_view text) {
+// Of a key: seconds may be written as a duration, bytes as a size.
+std::optional<double> number_in(std::string_view key, std::string_view text) {
   double number = 0;
   const auto* end = text.data() + text.size();
   const auto [rest, failure] = std::from_chars(text.data(), end, number);
-  if (failure == std::errc{} && rest == end) return number;
-  if (const auto span = parse_duration(text)) return double(*span) * 1e-9;
+  if (failure == std::errc{} && rest == end)
+    return std::isfinite(number) ? std::optional(number) : std::nullopt;
+  if (key.ends_with("_seconds"))
+    if (const auto span = parse_duration(text)) return double(*span) * 1e-9;
+  if (key.find("bytes") != std::string_view::npos)
+    if (const auto size = parse_byte_size(text)) return double(*size);
   return std::nullopt;
 }
 
 result<condition> parse_condition(std::string_view text) {
   constexpr std::pair<std::string_view, test> tests[] = {
-      {"!=", test::unequal}, {"!~", test::has_not}, {"<=", test::at_most}, {">=", test::at_least},
-      {"=", test::equal},    {"~", test::has},      {"<", test::less},     {">", test::more},
+      {"!=", test::unequal},  {"!~", test::has_not}, {"<=", test::at_most},
+      {">=", test::at_least}, {"==", test::equal},   {"=", test::equal},
+      {"~", test::has},       {"<", test::less},     {">", test::more},
   };
   const auto at = text.find_first_of("=!~<>");
   for (const auto& [sign, how] : tests)
     if (at != 0 && at != std::string_view::npos && text.substr(at).starts_with(sign)) {
       const auto value = text.substr(at + sign.size());
-      return condition{std::string(text.substr(0, at)), in_small(value), how, number_in(value)};
+      return condition{std::string(text.substr(0, at)), in_small(value), how,
+                       number_in(text.substr(0, at), value)};
     }
   return error(error_code::usage,
                fmt::format("--filter: '{}' is no condition; write KEY=VALUE, or one of != ~ !~ < "

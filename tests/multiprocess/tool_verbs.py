@@ -47,22 +47,38 @@ class tool_verbs(harness.cluster_test):
         self.start_nodes(1)
         name = self.list("nodes")[0]["name"]
         script, _ = self.run_tool("completion", "bash")
-        ask = """
-complete_words() {
-  COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _troupe; printf '%s\\n' "${COMPREPLY[@]}"
+        # As bash calls it: the line, and its words split at ':' and '=', too.
+        ask = r"""
+complete_line() {
+  COMP_LINE="$1"; COMP_WORDS=(); COMPREPLY=()
+  local part
+  for part in $1; do
+    while [[ $part == *[:=]* ]]; do
+      local before="${part%%[:=]*}" rest
+      rest="${part#"$before"}"
+      [[ -n $before ]] && COMP_WORDS+=("$before")
+      COMP_WORDS+=("${rest:0:1}"); part="${rest:1}"
+    done
+    [[ -n $part ]] && COMP_WORDS+=("$part")
+  done
+  [[ $1 == *' ' ]] && COMP_WORDS+=("")
+  COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _troupe; printf '%s\n' "${COMPREPLY[@]}"
 }
 """
         environment = dict(self.environment, PATH=harness.BIN + os.pathsep + self.environment.get("PATH", ""))
-        def offers(*words):
-            quoted = " ".join("'" + w + "'" for w in words)
-            p = harness.program([bash, "--norc", "-c", script + ask + f"complete_words {quoted}"], environment)
+
+        def offers(line):
+            p = harness.program([bash, "--norc", "-c", script + ask + f"complete_line '{line}'"], environment)
             self.programs.append(p)
             self.assertEqual(p.wait(), 0, p.tail())
             return p.lines["out"]
-        self.assertEqual(offers("troupe", "stat"), ["status"])
-        self.assertIn("--watch", offers("troupe", "list", "--w"))
-        self.assertIn(name, offers("troupe", "--cluster", self.cluster, "show", "node", ""))
-        self.assertEqual(offers("troupe", "--cluster", "nobody-has-it", "show", "node", ""), [""])
+
+        self.assertEqual(offers("troupe stat"), ["status"])
+        self.assertIn("--watch", offers("troupe list --w"))
+        self.assertEqual(offers("troupe wait job=d"), ["done"])
+        self.assertIn(name, offers(f"troupe --cluster {self.cluster} --join {self.address(self.nodes[0])} show node "))
+        self.assertIn(name, offers(f"troupe --cluster={self.cluster} show node "))
+        self.assertEqual(offers("troupe --cluster nobody-has-it show node "), [""])
 
     def test_a_list_is_watched_until_its_pipe_is_closed(self):
         self.start_nodes(1)

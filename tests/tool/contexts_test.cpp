@@ -10,6 +10,8 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
+#include <vector>
 
 using namespace troupe;
 
@@ -98,6 +100,27 @@ BOOST_AUTO_TEST_CASE(flags_count_before_a_named_context_and_that_before_the_envi
   BOOST_TEST(place.token_file == "/e");
 }
 
+BOOST_AUTO_TEST_CASE(a_place_of_the_environment_is_not_mixed_with_that_of_flags) {
+  surroundings s;
+  s.environment.cluster = "e", s.environment.join = {"e:1"}, s.environment.token_file = "/e";
+  cluster_place flags;
+  flags.join = {"x:1"};
+  auto place = resolve(flags, "", s, "");
+  BOOST_TEST(place.cluster == "e");
+  BOOST_TEST((place.join == std::vector<std::string>{"x:1"}));
+  BOOST_TEST(place.token_file == "/e");
+  flags = {};
+  flags.cluster = "f";
+  place = resolve(flags, "", s, "");
+  BOOST_TEST(place.join.empty());
+  BOOST_TEST(place.token_file.empty());
+  // Beside a context that is named nothing of it counts.
+  s.known.places["lab"].join = {"h:1"};
+  place = resolve({}, "lab", s, "lab");
+  BOOST_TEST(place.cluster.empty());
+  BOOST_TEST(place.token_file.empty());
+}
+
 BOOST_AUTO_TEST_CASE(the_context_in_use_counts_only_where_nobody_says_a_place) {
   auto s = around_lab();
   s.known.current = "lab";
@@ -121,6 +144,29 @@ BOOST_AUTO_TEST_CASE(files_of_a_certificate_are_not_mixed_with_others) {
   const auto place = resolve(flags, "lab", s, "lab");
   BOOST_TEST(place.protect.certificate == "mine");
   BOOST_TEST(place.protect.key.empty());
+  flags = {};
+  flags.protect.insecure = true;
+  BOOST_TEST(!resolve(flags, "lab", s, "lab").protect.has_files());
+}
+
+BOOST_AUTO_TEST_CASE(what_cannot_be_asked_is_not_kept) {
+  const auto refused = [](const cluster_place& p) { return !check_place(p); };
+  cluster_place p;
+  BOOST_TEST(!refused(p));
+  p.join = {"a:1", "dns:pods:7000"};
+  BOOST_TEST(!refused(p));
+  p.join = {"a"};
+  BOOST_TEST(refused(p));
+  p.join = {"a:1,b:2"};
+  BOOST_TEST(refused(p));
+  p = {};
+  p.protect.insecure = p.protect.tls = true;
+  BOOST_TEST(refused(p));
+  p = {};
+  p.protect.certificate = "c", p.protect.key = "k";
+  BOOST_TEST(refused(p));
+  p.protect.ca = "a";
+  BOOST_TEST(!refused(p));
 }
 
 BOOST_AUTO_TEST_CASE(an_unknown_context_and_a_broken_file_are_errors) {
@@ -168,10 +214,63 @@ BOOST_AUTO_TEST_CASE(contexts_are_kept_in_a_file_that_only_its_user_reads) {
   BOOST_TEST(run(verb::remove_context, "lab", {}).exit_code == 0);
   BOOST_TEST(s.known.places.empty());
   BOOST_TEST(s.known.current.empty());
+  BOOST_TEST(run(verb::set_context, "lab", place).exit_code == 0);
+  BOOST_TEST(run(verb::use_context, "lab", {}).exit_code == 0);
+  BOOST_TEST(run(verb::use_context, "-", {}).exit_code == 0);
+  BOOST_TEST(s.known.current.empty());
   s.file = "/proc/none/contexts.json";
   const auto o = run(verb::set_context, "lab", place);
   BOOST_TEST(o.exit_code == 1);
   BOOST_TEST(o.err.find(s.file) != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(what_is_no_file_is_not_read_and_a_link_stays_one) {
+  const folder f;
+  const auto file = (f.path / "contexts.json").string();
+  const auto look = [&](const std::string& at) {
+    ::setenv("TROUPE_CONTEXTS", at.c_str(), 1);
+    auto s = look_around();
+    ::unsetenv("TROUPE_CONTEXTS");
+    return s;
+  };
+  BOOST_TEST(look(file).why_unknown.empty());
+  BOOST_TEST(look(f.path.string()).why_unknown.find("it is no file") != std::string::npos);
+  BOOST_TEST_REQUIRE(::mkfifo((f.path / "pipe").c_str(), 0600) == 0);
+  BOOST_TEST(look((f.path / "pipe").string()).why_unknown.find("no file") != std::string::npos);
+  std::ofstream(f.path / "real.json") << "{\"current\":\"\",\"contexts\":{}}";
+  std::filesystem::create_symlink("real.json", file);
+  const auto changed = change_contexts(file, [](auto& c) {
+    c.places["lab"].cluster = "l";
+    return result<void>();
+  });
+  BOOST_TEST(bool(changed));
+  BOOST_TEST(std::filesystem::is_symlink(file));
+  BOOST_TEST(look(file).known.places.contains("lab"));
+  // What a change refuses stays as it is.
+  BOOST_TEST(!change_contexts(file, [](auto& c) {
+    c.places.clear();
+    return result<void>(error(error_code::usage, "no"));
+  }));
+  BOOST_TEST(look(file).known.places.contains("lab"));
+}
+
+BOOST_AUTO_TEST_CASE(changes_at_the_same_time_are_all_kept) {  // CX-3
+  const folder f;
+  const auto file = (f.path / "contexts.json").string();
+  constexpr int each = 20;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < each; ++i)
+        (void)change_contexts(file, [&](auto& c) {
+          c.places[std::to_string(t * each + i)].cluster = "l";
+          return result<void>();
+        });
+    });
+  for (auto& thread : threads) thread.join();
+  const auto all = change_contexts(file, [](auto&) { return result<void>(); });
+  BOOST_TEST_REQUIRE(bool(all));
+  BOOST_TEST(all->places.size() == 4U * each);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -40,13 +40,14 @@ outcome from_table(const drawn_table& t) {
 outcome answer_list(const command& c, const cluster_snapshot& all, std::size_t width) {
   outcome json;
   auto s = all;
+  std::erase_if(s.nodes, [&](const auto& n) { return !c.json && !is_recent(n); });
   const auto number = c.kind == object_kind::actor ? select(s.actors, c.pick)
                       : c.kind == object_kind::job ? select(s.jobs, c.pick)
                                                    : select(s.nodes, c.pick);
   if (!number) return answer_error(number.error());
   switch (c.kind) {
     case object_kind::actor:
-      if (!c.json) return from_table(list_actors(s, width));
+      if (!c.json) return from_table(list_actors(s, width, !c.pick.sort.empty()));
       json.out = with_newline(to_json(std::span<const actor_snapshot>(s.actors)));
       return json;
     case object_kind::job:
@@ -54,7 +55,7 @@ outcome answer_list(const command& c, const cluster_snapshot& all, std::size_t w
       json.out = with_newline(to_json(std::span<const job_snapshot>(s.jobs)));
       return json;
     default:
-      if (!c.json) return from_table(list_nodes(s, width));
+      if (!c.json) return from_table(list_nodes(s, all, width));
       json.out = with_newline(to_json(std::span<const node_snapshot>(s.nodes)));
       return json;
   }

@@ -178,6 +178,9 @@ std::optional<std::string> set_context(command& c, const grammar_texts& t) {
   const bool needs_name = c.action != verb::list_contexts && c.action != verb::show_context;
   if (needs_name && c.id.empty())
     return fmt::format("context {}: which one? Its NAME is missing", t.doing);
+  c.context = t.context;
+  if (!c.id.empty() && c.id.find_first_of("\n\r\t ") != std::string::npos)
+    return fmt::format("context {}: a name has no blanks", t.doing);
   if (c.action == verb::list_contexts && !c.id.empty())
     return fmt::format("context list: '{}' is one argument too many", c.id);
   if (c.action == verb::set_context && !c.place.has_address())
@@ -215,7 +218,10 @@ std::optional<std::string> set_place(command& c, const grammar_texts& t,
       c.action == verb::verify_checkpoints)
     return std::nullopt;
   if (c.action == verb::names && c.kind == object_kind::none) return std::nullopt;
-  auto place = c.is_system ? c.place : resolve_place(c.place, t.context, around, c.context);
+  if (c.is_system && !t.context.empty()) return "--system: --context says another place";
+  auto place = c.is_system ? result<cluster_place>(c.place)
+                           : resolve_place(c.place, t.context, around, c.context);
+  if (c.is_system && place->cluster.empty()) place->cluster = around.environment.cluster;
   if (!place) return place.error().message();
   if (!place->cluster.empty()) c.ask.cluster = place->cluster;
   c.ask.join = place->join;

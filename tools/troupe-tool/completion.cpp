@@ -14,23 +14,32 @@ namespace {
 constexpr std::string_view bash_script = R"SH(# bash completion for troupe:
 #   troupe completion bash > /etc/bash_completion.d/troupe
 _troupe() {
-  local line
+  local reply cut word i words=()
   COMPREPLY=()
-  # A colon and an equals sign end a word of bash, and none of ours.
-  local words=("${COMP_WORDS[@]:1:COMP_CWORD}") cur
-  if declare -F _get_comp_words_by_ref > /dev/null; then
-    local cword all
-    _get_comp_words_by_ref -n := -w all -i cword
-    words=("${all[@]:1:cword}")
-  fi
-  cur="${words[-1]}"
-  while IFS=$'\t' read -r line _; do
-    [[ -n "$line" ]] && COMPREPLY+=("$line")
+  # Bash ends words at ':' and '=', too, and none of ours ends there.
+  local separators='[:=]'
+  for ((i = 1; i <= COMP_CWORD; ++i)); do
+    word="${COMP_WORDS[i]}"
+    if ((${#words[@]})) && [[ ($word == $separators* || ${words[-1]} == *$separators) && -z $(_troupe_gap "$i") ]]; then
+      words[-1]+="$word"
+    else
+      words+=("$word")
+    fi
+  done
+  # What stands before the last separator is there already.
+  cut="${words[-1]%"${words[-1]##*[:=]}"}"
+  while IFS=$'\t' read -r reply _; do
+    [[ -n "$reply" ]] && COMPREPLY+=("${reply#"$cut"}")
   done < <("${COMP_WORDS[0]}" __complete -- "${words[@]}" 2> /dev/null)
-  [[ ${#COMPREPLY[@]} == 1 && ${COMPREPLY[0]} == *= ]] && compopt -o nospace
-  if declare -F __ltrim_colon_completions > /dev/null; then
-    __ltrim_colon_completions "$cur"
-  fi
+  [[ ${#COMPREPLY[@]} == 1 && ${COMPREPLY[0]} == *= ]] && compopt -o nospace 2> /dev/null
+}
+# Whether a blank stands before that word of the line.
+_troupe_gap() {
+  local i rest="$COMP_LINE"
+  for ((i = 0; i < $1; ++i)); do
+    rest="${rest#*"${COMP_WORDS[i]}"}"
+  done
+  [[ $rest == [[:space:]]* ]] && echo yes
 }
 complete -o default -F _troupe troupe
 )SH";
@@ -132,7 +141,7 @@ bool takes_value(const CLI::Option& o) { return o.get_items_expected_max() > 0; 
 line_so_far read_line(const CLI::App& app, std::span<const std::string> words) {
   static const std::set<std::string> places = {
       "--context", "--cluster", "--join", "--token-file", "--tls-certificate",
-      "--tls-key", "--tls-ca",  "--tls",  "--insecure"};
+      "--tls-key", "--tls-ca",  "--tls",  "--insecure",   "--system"};
   line_so_far line;
   for (std::size_t i = 0; i + 1 < words.size(); ++i) {
     const auto& word = words[i];

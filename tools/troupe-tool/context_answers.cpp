@@ -52,7 +52,7 @@ outcome list_contexts(const command& c, const surroundings& around) {
 
 outcome show_context(const command& c, const surroundings& around) {
   std::string used;
-  const auto place = resolve_place({}, c.id, around, used);
+  const auto place = resolve_place(c.place, c.id.empty() ? c.context : c.id, around, used);
   if (!place) return answer_error(place.error());
   if (c.json) return {0, to_json(*place) + "\n", {}};
   return {
@@ -66,12 +66,52 @@ outcome show_context(const command& c, const surroundings& around) {
       {}};
 }
 
-outcome unknown_context(const std::string& name, const contexts& known) {
+error unknown_context(const std::string& name, const contexts& known) {
   std::vector<std::string> names;
   for (const auto& [one, place] : known.places) names.push_back(one);
-  return answer_error(error(error_code::not_found,
-                            fmt::format("there is no context '{}'{}; troupe context list shows all",
-                                        name, did_you_mean(name, names))));
+  return {error_code::not_found,
+          fmt::format("there is no context '{}'{}; troupe context list shows all", name,
+                      did_you_mean(name, names))};
+}
+
+result<void> set_one(const command& c, contexts& known, std::string& said) {
+  auto place = c.place;
+  if (auto ok = check_place(place); !ok) return ok;
+  for (auto* file :
+       {&place.token_file, &place.protect.certificate, &place.protect.key, &place.protect.ca})
+    *file = absolute(*file);
+  const bool is_known = known.places.contains(c.id);
+  known.places[c.id] = std::move(place);
+  said = fmt::format("{} is {}{}", c.id, is_known ? "changed" : "made",
+                     known.current == c.id
+                         ? ""
+                         : fmt::format("; troupe context use {} makes it the one in use", c.id));
+  return {};
+}
+
+result<void> change_one(const command& c, const surroundings& around, contexts& known,
+                        std::string& said) {
+  if (c.action == verb::set_context) return set_one(c, known, said);
+  constexpr std::string_view none = "-";
+  if (c.action == verb::use_context && c.id == none) {
+    known.current.clear();
+    said = "none is in use";
+    return {};
+  }
+  if (!known.places.contains(c.id)) return unknown_context(c.id, known);
+  if (c.action == verb::use_context) {
+    known.current = c.id;
+    said = fmt::format("{} is in use{}", c.id,
+                       around.context.empty() || around.context == c.id
+                           ? ""
+                           : fmt::format(", but where TROUPE_CONTEXT says otherwise, as here ({})",
+                                         around.context));
+    return {};
+  }
+  known.places.erase(c.id);
+  if (known.current == c.id) known.current.clear();
+  said = fmt::format("{} is removed", c.id);
+  return {};
 }
 
 outcome name_contexts(const surroundings& around) {
@@ -88,35 +128,11 @@ outcome answer_contexts(const command& c, const surroundings& around) {
   if (c.action == verb::names) return name_contexts(around);
   if (c.action == verb::list_contexts) return list_contexts(c, around);
   if (c.action == verb::show_context) return show_context(c, around);
-  auto next = around.known;
-  const bool is_known = next.places.contains(c.id);
   std::string said;
-  if (c.action == verb::set_context) {
-    auto place = c.place;
-    for (auto* file :
-         {&place.token_file, &place.protect.certificate, &place.protect.key, &place.protect.ca})
-      *file = absolute(*file);
-    next.places[c.id] = std::move(place);
-    said = fmt::format("{} is {}{}", c.id, is_known ? "changed" : "made",
-                       next.current == c.id
-                           ? ""
-                           : fmt::format("; troupe context use {} makes it the one in use", c.id));
-  } else if (!is_known) {
-    return unknown_context(c.id, next);
-  } else if (c.action == verb::use_context) {
-    next.current = c.id;
-    said = fmt::format("{} is in use{}", c.id,
-                       around.context.empty() || around.context == c.id
-                           ? ""
-                           : fmt::format(", but where TROUPE_CONTEXT says otherwise, as here ({})",
-                                         around.context));
-  } else {
-    next.places.erase(c.id);
-    if (next.current == c.id) next.current.clear();
-    said = fmt::format("{} is removed", c.id);
-  }
-  if (const auto ok = write_contexts(around.file, next); !ok) return answer_error(ok.error());
-  return {0, c.json ? to_json(next) + "\n" : said + "\n", {}};
+  const auto next = change_contexts(
+      around.file, [&](contexts& known) { return change_one(c, around, known, said); });
+  if (!next) return answer_error(next.error());
+  return {0, c.json ? to_json(*next) + "\n" : said + "\n", {}};
 }
 
 }  // namespace troupe

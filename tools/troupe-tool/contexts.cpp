@@ -1,11 +1,14 @@
 #include "tools/troupe-tool/contexts.hpp"
 
 #include "tools/troupe-tool/near_names.hpp"
+#include "troupe/runtime/text/join_place.hpp"
 #include "troupe/runtime/text/json_line.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -13,8 +16,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <utility>
 
 namespace troupe {
@@ -97,6 +98,41 @@ std::vector<std::string> split_by_commas(std::string_view text) {
   return parts;
 }
 
+struct descriptor {
+  explicit descriptor(int n) : fd(n) {}
+  ~descriptor() {
+    if (fd >= 0) ::close(fd);
+  }
+  descriptor(const descriptor&) = delete;
+  descriptor& operator=(const descriptor&) = delete;
+  int fd;
+};
+
+// A file that is not there has none. A pipe, or a folder, is not read.
+result<contexts> read_contexts(const std::string& file) {
+  constexpr std::size_t bytes_max = 1 << 20;
+  const auto cannot = [&](std::string_view why) {
+    return bad(fmt::format("{}: it cannot be read: {}", file, why));
+  };
+  const descriptor in(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (in.fd < 0 && (errno == ENOENT || errno == ENOTDIR)) return contexts();
+  if (in.fd < 0) return cannot(std::strerror(errno));
+  struct stat status{};
+  if (::fstat(in.fd, &status) != 0 || !S_ISREG(status.st_mode)) return cannot("it is no file");
+  std::string text;
+  std::array<char, 4096> piece{};
+  for (;;) {
+    const auto n = ::read(in.fd, piece.data(), piece.size());
+    if (n < 0) return cannot(std::strerror(errno));
+    if (n == 0) break;
+    text.append(piece.data(), static_cast<std::size_t>(n));
+    if (text.size() > bytes_max) return cannot("it is too long");
+  }
+  auto known = parse_contexts(text);
+  if (known) return known;
+  return bad(fmt::format("{}: {} (mend it, or remove the file)", file, known.error().message()));
+}
+
 std::string file_of_contexts() {
   if (auto file = variable("TROUPE_CONTEXTS"); !file.empty()) return file;
   auto folder = variable("XDG_CONFIG_HOME");
@@ -108,8 +144,8 @@ std::string file_of_contexts() {
 void fill(cluster_place& p, const cluster_place& from) {
   const auto into = texts_of(p);
   const auto source = texts_of(from);
-  // Files of one end go together.
-  const bool has_files = p.protect.has_files();
+  // Files of one end go together, and not with --insecure.
+  const bool has_files = p.protect.has_files() || p.protect.insecure;
   for (std::size_t i = 0; i < into.size(); ++i)
     if (into[i].second->empty() && !(i >= 2 && has_files)) *into[i].second = *source[i].second;
   if (p.join.empty()) p.join = from.join;
@@ -171,42 +207,52 @@ surroundings look_around() {
   s.environment.join = split_by_commas(variable("TROUPE_JOIN"));
   s.environment.token_file = variable("TROUPE_TOKEN_FILE");
   s.file = file_of_contexts();
-  std::error_code none;
-  if (s.file.empty() || !std::filesystem::exists(s.file, none)) return s;
-  std::ifstream in(s.file, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
-  if (!in) {
-    s.why_unknown = fmt::format("{}: it cannot be read", s.file);
-    return s;
-  }
-  auto known = parse_contexts(text);
+  if (s.file.empty()) return s;
+  auto known = read_contexts(s.file);
   if (known)
     s.known = std::move(*known);
   else
-    s.why_unknown =
-        fmt::format("{}: {} (mend it, or remove the file)", s.file, known.error().message());
+    s.why_unknown = known.error().message();
   return s;
 }
 
-result<void> write_contexts(const std::string& file, const contexts& c) {
-  const auto failed = [&](const std::string& what) {
-    return error(error_code::failed, fmt::format("{}: {}: {}", file, what, std::strerror(errno)));
-  };
-  if (file.empty())
+result<contexts> change_contexts(const std::string& named, const change_of_contexts& change) {
+  if (named.empty())
     return bad("there is no place for contexts: set HOME, XDG_CONFIG_HOME or TROUPE_CONTEXTS");
-  std::error_code made;
-  std::filesystem::create_directories(std::filesystem::path(file).parent_path(), made);
+  std::error_code none;
+  std::filesystem::create_directories(std::filesystem::path(named).parent_path(), none);
+  // Where a link leads, so that the link stays.
+  const auto real = std::filesystem::weakly_canonical(named, none);
+  const auto file = none ? named : real.string();
+  const auto failed = [&] {
+    return error(error_code::failed,
+                 fmt::format("{}: it cannot be written: {}", file, std::strerror(errno)));
+  };
+  const descriptor lock(::open((file + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (lock.fd < 0 || ::flock(lock.fd, LOCK_EX) != 0) return failed();
+  auto known = read_contexts(file);
+  if (!known) return known;
+  if (auto changed = change(*known); !changed) return changed.error();
   auto next = file + ".XXXXXX";
-  const int out = ::mkstemp(next.data());  // readable for its user alone
-  if (out < 0) return failed("it cannot be written");
-  const auto text = to_json(c) + "\n";
+  const descriptor out(::mkstemp(next.data()));  // readable for its user alone
+  if (out.fd < 0) return failed();
+  const auto text = to_json(*known) + "\n";
   const bool is_written =
-      ::write(out, text.data(), text.size()) == ssize_t(text.size()) && ::fsync(out) == 0;
-  const bool is_closed = ::close(out) == 0;
-  if (is_written && is_closed && ::rename(next.c_str(), file.c_str()) == 0) return {};
-  const auto e = failed("it cannot be written");
+      ::write(out.fd, text.data(), text.size()) == ssize_t(text.size()) && ::fsync(out.fd) == 0;
+  if (is_written && ::rename(next.c_str(), file.c_str()) == 0) return known;
+  auto e = failed();
   ::unlink(next.c_str());
   return e;
+}
+
+result<void> check_place(const cluster_place& p) {
+  for (const auto& join : p.join)
+    if (auto place = parse_join(join); !place) return place.error();
+  if (p.protect.insecure && (p.protect.tls || p.protect.has_files()))
+    return bad("--insecure excludes --tls and certificates");
+  const int files = !p.protect.certificate.empty() + !p.protect.key.empty() + !p.protect.ca.empty();
+  if (files == 1 || files == 2) return bad("--tls-certificate, --tls-key and --tls-ca go together");
+  return {};
 }
 
 result<cluster_place> resolve_place(const cluster_place& flags, const std::string& named,
@@ -220,7 +266,10 @@ result<cluster_place> resolve_place(const cluster_place& flags, const std::strin
     return place;
   }
   const bool is_said = flags.has_address() || around.environment.has_address();
-  fill(place, around.environment);
+  auto environment = around.environment;
+  if (flags.has_address()) environment.join.clear();
+  if (!flags.cluster.empty() && flags.join.empty()) environment.token_file.clear();
+  fill(place, environment);
   const auto& implied = around.context.empty() ? around.known.current : around.context;
   if (is_said) return place;
   if (!around.why_unknown.empty()) return bad(around.why_unknown);

@@ -175,7 +175,7 @@ void add_verbs(CLI::App& app, command& c, grammar_texts& t) {
   auto* wait = add("wait", "Wait for a condition", verb::wait, ask_part::nodes);
   wait->add_option("CONDITION", t.condition,
                    "nodes=N: at least N living nodes, which all reach each other; job=STATE: a job "
-                   "is running, done, failed, .. (exit code 1 as soon as it cannot be any more)")
+                   "is running, done, failed, .. (exit code 1 as soon as it has ended otherwise)")
       ->required();
   wait->add_option("JOB", c.id, "Of job=STATE: name or id (default: the job that began last)");
   auto* checkpoint = add(

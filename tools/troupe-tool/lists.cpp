@@ -94,7 +94,7 @@ std::string progress(const job_snapshot& j) {
                      100.0 * static_cast<double>(j.step) / static_cast<double>(j.steps));
 }
 
-drawn_table list_nodes(const cluster_snapshot& c, std::size_t width) {
+drawn_table list_nodes(const cluster_snapshot& some, const cluster_snapshot& c, std::size_t width) {
   table t({{"NAME"},
            {"STATE", false, 12},
            {"KIND", false, 0, 2},
@@ -110,7 +110,7 @@ drawn_table list_nodes(const cluster_snapshot& c, std::size_t width) {
            {"VERSION", false, 0, 10},
            {"INCARNATION", true, 0, 12},
            {"ID", false, 0, 11}});
-  for (const auto& n : c.nodes)
+  for (const auto& n : some.nodes)
     if (is_recent(n))
       t.add({n.name, node_state_text(n), or_dash(n.kind), or_dash(n.job), std::to_string(n.pid),
              or_dash(n.address), reach_of(n, c), devices_of(n), or_dash(n.host), uptime_of(n),
@@ -120,7 +120,7 @@ drawn_table list_nodes(const cluster_snapshot& c, std::size_t width) {
   return t.draw(width);
 }
 
-drawn_table list_actors(const cluster_snapshot& c, std::size_t width) {
+drawn_table list_actors(const cluster_snapshot& c, std::size_t width, bool is_sorted) {
   table t({{"ID"},
            {"NAME", false, 16, 0, 48},
            {"KIND", false, 0, 2},
@@ -138,7 +138,7 @@ drawn_table list_actors(const cluster_snapshot& c, std::size_t width) {
   // Those of a job that has ended come last.
   for (const bool ended : {false, true})
     for (const auto& a : c.actors)
-      if ((a.state == actor_state::ended) == ended)
+      if (is_sorted ? !ended : (a.state == actor_state::ended) == ended)
         t.add({a.id, a.name, a.kind, a.node, std::string(to_string(a.state)),
                format_seconds(a.since_seconds), std::to_string(a.messages_in),
                std::to_string(a.messages_out), format_bytes(a.bytes_in), format_bytes(a.bytes_out),

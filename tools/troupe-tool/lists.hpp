@@ -20,8 +20,10 @@ std::string draw_top(const cluster_snapshot& c, std::size_t width, std::size_t h
 // Not a node that left long ago.
 bool is_recent(const node_snapshot& n) noexcept;
 
-drawn_table list_nodes(const cluster_snapshot& c, std::size_t width);
-drawn_table list_actors(const cluster_snapshot& c, std::size_t width);
+// Those of `some`, which is a part of `c`.
+drawn_table list_nodes(const cluster_snapshot& some, const cluster_snapshot& c, std::size_t width);
+// Those that have ended come last, but where they are sorted.
+drawn_table list_actors(const cluster_snapshot& c, std::size_t width, bool is_sorted = false);
 // Actors that are all stages of one topology.
 drawn_table list_stages(const cluster_snapshot& c, std::size_t width);
 drawn_table list_jobs(const cluster_snapshot& c, std::size_t width);

@@ -32,6 +32,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <optional>
 #include <random>
 #include <span>
 #include <sstream>
@@ -116,6 +117,7 @@ int explain_rate(const command& c) {
 // Retries whatever may still change: no cluster yet, nodes that start. A refused token or a bad
 // flag stays as it is.
 int wait_for(const command& c) {
+  std::optional<cluster_snapshot> last;  // of those that were answered in time
   const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(c.ask.timeout_ns);
   for (;;) {
     const auto left =
@@ -124,6 +126,7 @@ int wait_for(const command& c) {
     auto ask = c.ask;
     ask.timeout_ns = std::clamp(left, poll_ns, question_ns);
     const auto snapshot = ask_cluster(ask);
+    if (snapshot) last = *snapshot;
     if (snapshot && c.job_wanted) {
       if (const auto done = answer_waited_for_job(c, *snapshot)) return print(*done);
     } else if (snapshot && nodes_alive(*snapshot) >= c.nodes_wanted) {
@@ -133,7 +136,7 @@ int wait_for(const command& c) {
                       snapshot.error().code() == error_code::usage))
       return print(answer_error(snapshot.error()));
     if (std::chrono::steady_clock::now() + std::chrono::nanoseconds(poll_ns) >= end)
-      return print(answer_wait_timed_out(c, snapshot));
+      return print(answer_wait_timed_out(c, last ? result<cluster_snapshot>(*last) : snapshot));
     std::this_thread::sleep_for(std::chrono::nanoseconds(poll_ns));
   }
 }
@@ -218,7 +221,9 @@ int watch_in_pipe(const command& c) {
   for (bool is_first = true;; is_first = false) {
     const auto snapshot = ask_cluster(c.ask);
     auto o = snapshot ? answer_to(c, *snapshot, {}) : answer_error(snapshot.error());
-    if (o.exit_code == static_cast<int>(error_code::usage)) return print(o);
+    if (o.exit_code == static_cast<int>(error_code::usage) ||
+        o.exit_code == static_cast<int>(error_code::denied))
+      return print(o);
     if (!is_first && !c.json) o.out.insert(0, "\n");
     print(o);
     if (std::ferror(stdout) != 0) return static_cast<int>(error_code::failed);
@@ -279,28 +284,6 @@ int redraw(const command& c) {
 
 namespace {
 
-// What completion offers is of the cluster that the line says, and is asked for only briefly.
-int complete_line(std::span<const std::string> words, const surroundings& around) {
-  const auto names = [&](std::string_view kind, std::span<const std::string> flags) {
-    std::vector<std::string> found;
-    std::vector<std::string> line(flags.begin(), flags.end());
-    line.insert(line.end(), {"names", std::string(kind), "--timeout", "500ms"});
-    const auto parsed = parse_command(line, around);
-    if (!parsed.to_run) return found;
-    if (kind == "contexts") {
-      for (const auto& [name, place] : around.known.places) found.push_back(name);
-    } else if (const auto snapshot = ask_cluster(parsed.to_run->ask)) {
-      std::istringstream lines(answer_to(*parsed.to_run, *snapshot, {}).out);
-      for (std::string name; std::getline(lines, name);) found.push_back(name);
-    }
-    return found;
-  };
-  std::string out;
-  for (const auto& [word, meaning] : complete(words, names))
-    out += meaning.empty() ? word + "\n" : fmt::format("{}\t{}\n", word, meaning);
-  return print({0, out, {}});
-}
-
 // Where the packages' service has its sockets, which are its user's.
 result<void> become_service_user() {
   constexpr const char* user = "troupe";
@@ -319,22 +302,46 @@ result<void> become_service_user() {
   return {};
 }
 
+// What completion offers is of the cluster that the line says, and is asked for only briefly.
+int complete_line(std::span<const std::string> words, const surroundings& around) {
+  const auto names = [&](std::string_view kind, std::span<const std::string> flags) {
+    std::vector<std::string> found;
+    std::vector<std::string> line(flags.begin(), flags.end());
+    line.insert(line.end(), {"names", std::string(kind), "--timeout", "500ms"});
+    const auto parsed = parse_command(line, around);
+    if (!parsed.to_run) return found;
+    if (kind == "contexts") {
+      for (const auto& [name, place] : around.known.places) found.push_back(name);
+    } else if (parsed.to_run->is_system && !become_service_user()) {
+      return found;
+    } else if (const auto snapshot = ask_cluster(parsed.to_run->ask)) {
+      std::istringstream lines(answer_to(*parsed.to_run, *snapshot, {}).out);
+      for (std::string name; std::getline(lines, name);) found.push_back(name);
+    }
+    return found;
+  };
+  std::string out;
+  for (const auto& [word, meaning] : complete(words, names))
+    out += meaning.empty() ? word + "\n" : fmt::format("{}\t{}\n", word, meaning);
+  return print({0, out, {}});
+}
+
 int run(const command& c, const surroundings& around) {
-  if (c.is_system)
-    if (const auto ok = become_service_user(); !ok) return print(answer_error(ok.error()));
   if (c.action == verb::version) return print(answer_version(c));
   if (c.action == verb::completion) return print({0, c.script, {}});
   if (is_of_contexts(c.action) || (c.action == verb::names && c.kind == object_kind::none))
     return print(answer_contexts(c, around));
   if (c.action == verb::plan) return explain_plan(c);
+  if (c.action == verb::list_checkpoints || c.action == verb::verify_checkpoints)
+    return print(answer_checkpoints(c, *make_host_disk(), stdout_screen().width));
+  if (c.is_system)
+    if (const auto ok = become_service_user(); !ok) return print(answer_error(ok.error()));
   if (c.action == verb::wait) return wait_for(c);
   if (c.action == verb::serve) return serve(c);
   if (c.action == verb::timeline) return record_timeline(c);
   if (c.log.is_followed) return follow_log(c);
   if (c.action == verb::why) return c.is_slow ? explain_rate(c) : explain_waits(c);
   if (is_change(c.action)) return change(c);
-  if (c.action == verb::list_checkpoints || c.action == verb::verify_checkpoints)
-    return print(answer_checkpoints(c, *make_host_disk(), stdout_screen().width));
   const bool is_interactive = isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0;
   const bool is_live = c.action == verb::none || c.action == verb::top || c.is_watch;
   if (is_live && is_interactive && !c.json) return redraw(c);
@@ -354,6 +361,8 @@ int main(int count, char** values) {
   const auto code = run(*parsed.to_run, around);
   const bool is_elsewhere = code == static_cast<int>(error_code::unreachable) ||
                             code == static_cast<int>(error_code::denied);
+  if (code == static_cast<int>(error_code::unreachable) && parsed.to_run->is_system)
+    fmt::print(stderr, "troupe: systemctl start troupe-node@a starts one\n");
   if (is_elsewhere && !parsed.to_run->context.empty())
     fmt::print(stderr, "troupe: it was asked where context '{0}' says (troupe context show {0})\n",
                parsed.to_run->context);

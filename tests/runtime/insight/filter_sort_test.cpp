@@ -61,6 +61,9 @@ BOOST_AUTO_TEST_CASE(conditions_hold_together) {  // FI-1
   BOOST_TEST(ids({{"busy_ratio=0.94"}}) == "n2.1 ");
   BOOST_TEST(ids({{"busy_ratio!=0.50"}}) == "n1.2 n2.1 ");
   BOOST_TEST(ids({{"since_seconds>=500ms"}}) == "n1.10 n2.1 n1.1 ");
+  BOOST_TEST(ids({{"state==running"}}) == "n1.10 n2.1 ");
+  BOOST_TEST(ids({{"bytes_in<1KiB"}}) == "n1.10 n1.2 n2.1 n1.1 ");
+  BOOST_TEST(ids({{"bytes_in>=1MiB"}}).empty());
   BOOST_TEST(ids({{"id<n1.9"}}) == "n1.2 n1.1 ");
   BOOST_TEST(ids({{"job="}}) == "n1.10 n1.2 n2.1 n1.1 ");
 }
@@ -101,6 +104,9 @@ BOOST_AUTO_TEST_CASE(mistakes_say_what_there_is) {  // FI-3
   check_refused({{"!x"}}, "is no condition");
   check_refused({{""}}, "is no condition");
   check_refused({{"busy_ratio>much"}}, "busy_ratio is a number, and 'much' is none");
+  check_refused({{"bytes_in>1m"}}, "bytes_in is a number, and '1m' is none");
+  check_refused({{"steps>1s"}}, "'1s' is none");
+  check_refused({{"steps=nan"}}, "'nan' is none");
   check_refused({{"busy_ratio~5"}}, "which is compared by");
   check_refused({{}, "busy"}, "--sort: there is no key 'busy'");
   check_refused({{}, "id:up"}, "'up' is no order");
