@@ -8,7 +8,8 @@
 //         =  !=        equal, not equal (numbers as numbers, texts without regard to case)
 //         ~  !~        has the text in it, has not (without regard to case)
 //         <  <=  >  >= of numbers; of texts by the numbers in them, "n2" before "n10"
-//       Of a key in seconds a value may be written as a duration (1.5s, 200ms), of one in bytes as a
+//       Of a key in seconds a value may be written as a duration (1.5s, 200ms), of one in bytes as
+//       a
 //       size (64MiB).
 // FI-2  Sorting keeps the order of equals. KEY is ascending, KEY:desc descending.
 // FI-3  An unknown key, a value that is no number where one is needed, and a condition without an
