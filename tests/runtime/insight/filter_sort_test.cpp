@@ -104,7 +104,7 @@ BOOST_AUTO_TEST_CASE(mistakes_say_what_there_is) {  // FI-3
   check_refused({{"!x"}}, "is no condition");
   check_refused({{""}}, "is no condition");
   check_refused({{"busy_ratio>much"}}, "busy_ratio is a number, and 'much' is none");
-  check_refused({{"bytes_in>1m"}}, "bytes_in is a number, and '1m' is none");
+  check_refused({{"bytes_in>1x"}}, "bytes_in is a number, and '1x' is none");
   check_refused({{"steps>1s"}}, "'1s' is none");
   check_refused({{"steps=nan"}}, "'nan' is none");
   check_refused({{"busy_ratio~5"}}, "which is compared by");
