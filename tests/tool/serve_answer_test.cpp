@@ -118,8 +118,18 @@ BOOST_AUTO_TEST_CASE(the_page_is_one_file_and_its_policy_names_what_is_in_it) {
   for (const char* markup_of_texts : {"innerHTML", "outerHTML", "insertAdjacent", "document.write",
                                       "eval(", "new Function", "DOMParser"})
     BOOST_TEST(script.find(markup_of_texts) == std::string::npos, markup_of_texts);
-  BOOST_TEST(content_policy().find(policy_hash(script)) != std::string::npos);
-  BOOST_TEST(content_policy().find("default-src 'none'") == 0U);
+  BOOST_TEST(content_policy("text/html; charset=utf-8").find(policy_hash(script)) !=
+             std::string::npos);
+  BOOST_TEST(content_policy("text/html; charset=utf-8").find("default-src 'none'") == 0U);
+}
+
+BOOST_AUTO_TEST_CASE(a_picture_may_have_the_style_that_is_in_it_and_nothing_else) {
+  const auto svg = ask("/api/graph", sample_look());
+  BOOST_TEST(svg.body->find("<style>") != std::string::npos);
+  BOOST_TEST(content_policy(svg.type) ==
+             "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'");
+  for (const char* other : {"application/json; charset=utf-8", "text/plain", ""})
+    BOOST_TEST(content_policy(other).find("unsafe") == std::string::npos, other);
 }
 
 BOOST_AUTO_TEST_CASE(metrics_have_what_a_look_has) {

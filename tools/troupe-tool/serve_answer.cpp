@@ -281,7 +281,10 @@ web_answer login_page(bool was_wrong) {
                           "with.")};
 }
 
-const std::string& content_policy() {
+const std::string& content_policy(std::string_view type) {
+  static const std::string of_pictures =
+      "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'";
+  if (type == svg_type) return of_pictures;
   static const std::string policy = fmt::format(
       "default-src 'none'; script-src '{}'; style-src '{}' '{}'; img-src 'self' data:; connect-src "
       "'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",

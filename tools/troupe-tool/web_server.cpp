@@ -234,7 +234,7 @@ std::string web_server::head_of(const web_answer& a, bool keeps) {
                  "X-Content-Type-Options: nosniff\r\nX-Frame-Options: DENY\r\n"
                  "Referrer-Policy: no-referrer\r\nCross-Origin-Resource-Policy: same-origin\r\n"
                  "{}Connection: {}\r\n\r\n",
-                 content_policy(), a.more, keeps ? "keep-alive" : "close");
+                 content_policy(a.type), a.more, keeps ? "keep-alive" : "close");
   return head;
 }
 
