@@ -165,6 +165,7 @@ std::vector<actor_snapshot> topology_listing::actors(const std::string& node) co
       port.peer_node = node_of(edges_[s.in[p]].from);
       port.credits_max = edges_[s.in[p]].items_max;
       port.queued = waiting(s.in[p]);
+      port.items = relaxed(view_->edges[s.in[p]]->taken_items);
       a.queue += port.queued;
       port.is_waiting = a.state == actor_state::waiting_for_input && port.queued == 0;
       if (port.is_waiting) port.since_seconds = a.since_seconds;
@@ -179,6 +180,7 @@ std::vector<actor_snapshot> topology_listing::actors(const std::string& node) co
       port.peer = stages_[e.to].name;
       port.peer_node = node_of(e.to);
       port.credits_max = e.items_max;
+      port.items = relaxed(m.put_items);
       const auto under_way = waiting(s.out[p]);
       const auto put_bytes = relaxed(m.put_bytes), taken_bytes = relaxed(m.taken_bytes);
       const bool is_full = under_way >= e.items_max ||

@@ -128,7 +128,9 @@ bool wait_walk::is_provable(std::size_t link) const {
 // From process to process: what one end has sent, and the other has not seen yet.
 bool wait_walk::is_on_the_way(const actor_snapshot& waiter, const port_snapshot& port,
                               const actor_snapshot& peer) const {
-  if (waiter.node == peer.node) return false;
+  // Ends of stages do not count alike: items may be dealt again, and a stage that was lost begins
+  // to count anew.
+  if (waiter.node == peer.node || waiter.kind == "stage") return false;
   const port_snapshot* other = nullptr;
   for (const auto& p : peer.ports) {
     if (p.is_input() == port.is_input() || p.peer != waiter.name) continue;

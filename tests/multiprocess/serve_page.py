@@ -184,10 +184,12 @@ class serve_page(harness.cluster_test):
         self.assertTrue(slow["shares"])
         code, headers, svg = self.get(page, "/api/graph?job=classifier")
         self.assertEqual((code, headers["Content-Type"]), (200, "image/svg+xml"))
+        self.assertIn("style-src 'unsafe-inline'; sandbox", headers["Content-Security-Policy"])
         self.assertTrue(svg.startswith("<svg") and "job classifier" in svg, svg[:200])
         code, headers, file = self.get(page, "/api/timeline?seconds=0.5&job=classifier")
         self.assertEqual(code, 200, file[:1000])
         self.assertIn("attachment", headers["Content-Disposition"])
+        self.assertEqual(int(headers["Troupe-Events-Left-Out"]), json.loads(file)["otherData"]["events_lost"])
         self.assertTrue(any(e.get("cat") and e["ph"] == "X" for e in json.loads(file)["traceEvents"]))
         rows = self.json(page, "/api/page")
         self.assertEqual({row[4] for row in rows["actors"] if row[2] == "shard"}, {"classifier"})
@@ -284,6 +286,34 @@ class serve_page(harness.cluster_test):
             self.ends(page)  # not after a minute: harness.HANG is as long
             self.assertEqual(len(self.list("nodes")), len(began))
 
+    def test_a_recording_ends_when_who_asked_for_it_has_gone(self):
+        self.start_nodes(1)
+        page = self.serve()
+        for path in (b"/api/timeline?seconds=60", b"/api/slow?seconds=10"):
+            with socket.create_connection((page.host, page.port), timeout=harness.HANG) as gone:
+                gone.sendall(b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                self.until("it has begun", lambda: self.get(page, "/api/slow?seconds=0.5")[0] == 429)
+            self.until("the next one may ask", lambda: self.get(page, "/api/timeline?seconds=0.1")[0] == 200, seconds=30)  # of the 60 that were asked for
+        self.ends(page)
+
+    def test_a_second_signal_ends_it_at_once(self):
+        self.start_nodes(1)
+        page = self.serve()
+        with socket.create_connection((page.host, page.port), timeout=harness.HANG) as recording:
+            recording.sendall(b"GET /api/timeline?seconds=60 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            self.until("it records", lambda: self.get(page, "/api/slow?seconds=0.5")[0] == 429)
+            page.send(signal.SIGINT)
+            self.until("it takes no more connections", lambda: self.is_closed(page))
+            page.send(signal.SIGINT)
+            self.assertIn(page.wait(), (0, -signal.SIGINT), page.tail())
+
+    def is_closed(self, page):
+        try:
+            socket.create_connection((page.host, page.port), timeout=harness.HANG).close()
+        except ConnectionError:
+            return True
+        return False
+
     # --- the page, in a browser ---------------------------------------------------------------------------------------
 
     def dom(self, page):
@@ -347,7 +377,12 @@ class serve_page(harness.cluster_test):
         self.assertEqual(self.get(page, "/readyz")[::2], (503, "not ready\n"))
         self.assertEqual(self.get(page, "/metrics", {"Authorization": "Bearer " + token})[0], 200)
         self.assertEqual(self.get(page, "/metrics", {"Authorization": "Bearer x" + token})[0], 401)
-        self.assertEqual(self.get(page, "/?token=wrong")[0], 401)
+        status, headers, _ = self.get(page, "/?token=wrong")
+        self.assertEqual((status, headers["Location"]), (303, "/?wrong"))
+        status, headers, text = self.get(page, "/?wrong")
+        self.assertEqual((status, headers["Connection"]), (401, "close"))
+        self.assertIn("That is not the token", text)
+        self.assertEqual(self.get(page, "/api/status?token=wrong")[0], 401)
         status, headers, _ = self.get(page, f"/api/status?token={token}")
         self.assertEqual((status, headers["Location"]), (303, "/api/status"))
         cookie = headers["Set-Cookie"]
@@ -377,6 +412,8 @@ class serve_page(harness.cluster_test):
         page = self.serve("--http", "0.0.0.0:0", "--insecure")
         page.host = "127.0.0.1"
         self.assertEqual(self.get(page, "/healthz")[0], 200)
+        self.assertEqual(self.get(page, "/healthz", {"Host": "10.0.0.7:8080"})[0], 200)
+        self.assertEqual(self.get(page, "/healthz", {"Host": "evil.example"})[0], 403)
         with open("/dev/full", "w", encoding="utf-8") as full:
             unheard = subprocess.run([os.path.join(harness.BIN, "troupe"), "serve"], env=self.environment, stdout=full, stderr=subprocess.PIPE, text=True,
                                      timeout=harness.HANG)
@@ -397,6 +434,10 @@ class serve_page(harness.cluster_test):
         self.assertEqual(self.get(page, "/api/page", {"Host": "evil.example"})[0], 403)
         self.assertEqual(self.get(page, "/api/page", {"Host": f"localhost:{page.port}"})[0], 503)
         self.assertEqual(self.get(page, "/metrics", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"})[0], 403)
+        link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+        self.assertEqual(self.get(page, "/", link)[0], 200)
+        self.assertEqual(self.get(page, "/api/timeline?seconds=60", link)[0], 403)
+        self.assertEqual(self.get(page, "/", dict(link, **{"Sec-Fetch-Dest": "iframe"}))[0], 403)
         headers = self.get(page, "/", {"Origin": "https://evil.example"})[1]
         self.assertNotIn("Access-Control-Allow-Origin", headers)
         self.assertEqual(headers["X-Content-Type-Options"], "nosniff")
@@ -420,7 +461,14 @@ class serve_page(harness.cluster_test):
         self.assertEqual(self.get(page, "/api/nodes", {"Authorization": "Bearer " + token})[0], 200)
         with socket.create_connection((page.host, page.port), timeout=harness.HANG) as s:  # no TLS
             s.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            self.assertNotIn(b"200 OK", self.read_all(s))
+            said = self.read_all(s)
+            self.assertTrue(said.startswith(b"HTTP/1.1 400 ") and b"this is HTTPS" in said, said)
+            self.assertIn(b"open https://HOST:%d" % page.port, said)
+        for flags, part in ((("--tls-certificate", certificate, "--tls-key", self.path("none")), "--tls-key"),
+                            (("--tls-certificate", self.path("none"), "--tls-key", key), "--tls-certificate")):
+            refused = self.run_program("troupe", "serve", *flags)
+            self.assertEqual(refused.code, 2, refused.err)
+            self.assertIn(f"{part} {self.path('none')}: cannot read it: No such file", refused.err)
         os.chmod(key, 0o644)
         refused = self.run_program("troupe", "serve", "--tls-certificate", certificate, "--tls-key", key)
         self.assertEqual(refused.code, 5, refused.err)
@@ -465,7 +513,8 @@ class serve_page(harness.cluster_test):
                 (b"GET / HTTP/1.1\r\n" + host + b"Content-Length: 3\r\n\r\nabc", 413),
                 (b"GET / HTTP/1.1\r\n" + host + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 413),
                 (b"GET / HTTP/1.1\r\n" + host + b"X: " + b"a" * 9000 + b"\r\n\r\n", 431), (b"GET /" + b"a" * 20000, 431),
-                (b"GET /" + b"a" * 5000 + b" HTTP/1.1\r\n" + host + b"\r\n", 400), (b"GET http://localhost/ HTTP/1.1\r\n" + host + b"\r\n", 400),
+                (b"GET /" + b"a" * 5000 + b" HTTP/1.1\r\n" + host + b"\r\n", 400), (b"GET http://localhost/ HTTP/1.1\r\n" + host + b"\r\n", 200),
+                (b"GET http://evil.example/ HTTP/1.1\r\n" + host + b"\r\n", 403), (b"GET / HTTP/1.1\r\nHost: localhost.\r\n\r\n", 200),
                 (b"GET /%00 HTTP/1.1\r\n" + host + b"\r\n", 400), (b"nonsense\r\n\r\n", 400), (b"\x16\x03\x01\x02\x00\x01\x00", 400),
                 (b"GET /../../etc/passwd HTTP/1.1\r\n" + host + b"\r\n", 404)):
             said = self.ask_raw(page, request)
@@ -524,6 +573,28 @@ class serve_page(harness.cluster_test):
         self.ends(page)
         for s in idle + deaf:
             s.close()
+
+    def test_many_without_the_token_hold_nobody_up(self):
+        file, token = self.token_file()
+        page = self.serve("--page-token-file", file)
+        deaf = []
+        for number in range(150):  # more than it keeps; they read no answer
+            s = socket.create_connection((page.host, page.port), timeout=harness.HANG)
+            s.setblocking(False)
+            try:
+                for _ in range(500):
+                    s.send(b"GET /%s HTTP/1.1\r\nHost: localhost\r\n\r\n" % (b"readyz" if number % 2 else b""))
+            except (BlockingIOError, ConnectionError):
+                pass
+            deaf.append(s)
+            if number % 50 == 49:
+                self.assertEqual(self.get(page, "/healthz")[0], 200)
+                self.assertEqual(self.get(page, "/metrics", {"Authorization": "Bearer " + token})[0], 200)
+        for s in deaf:
+            said = self.read_all(s)
+            self.assertLessEqual(said.count(b"HTTP/1.1 "), 1, "one answer, and the connection ends")
+            s.close()
+        self.ends(page)
 
 
 if __name__ == "__main__":

@@ -190,6 +190,22 @@ BOOST_FIXTURE_TEST_CASE(a_stage_waits_for_room_behind_it, listed) {
   BOOST_TEST(actors().at("works").queue == 0U);
 }
 
+BOOST_FIXTURE_TEST_CASE(a_port_has_the_items_that_have_been_put_or_taken_there, listed) {
+  begin();
+  edge(0).put_items = 9;
+  edge(0).taken_items = 7;
+  edge(1).put_items = 5;
+  edge(1).taken_items = 4;
+  auto all = actors();
+  BOOST_TEST(all.at("reads").ports.at(0).items == 9U);
+  BOOST_TEST(all.at("works").ports.at(0).items == 7U);
+  BOOST_TEST(all.at("works").ports.at(1).items == 5U);
+  BOOST_TEST(all.at("writes").ports.at(0).items == 4U);
+  listing->end(false, "");
+  all = actors();
+  BOOST_TEST(all.at("works").ports.at(0).items == 7U);
+}
+
 BOOST_FIXTURE_TEST_CASE(whoever_does_not_run_waits_for_the_thread_of_who_does, listed) {
   begin();
   view->pulses[0]->running = 1;

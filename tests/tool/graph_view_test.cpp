@@ -82,6 +82,16 @@ BOOST_AUTO_TEST_CASE(GV_1_two_edges_between_the_same_actors_are_two) {
   BOOST_TEST(views[0].edges[2].is_waiting());
 }
 
+BOOST_AUTO_TEST_CASE(GV_1_a_wait_for_a_thread_a_resource_or_a_buffer_is_no_edge) {
+  auto c = sample_cluster();
+  const auto expected = graph_json(make_graph_views(c));
+  c.actors[1].ports.push_back({"thread", "worker/0/matmul", "n1", 0, 0, 0, true, 5});
+  c.actors[1].ports.push_back({"thread", "op of job other", "n1", 0, 0, 0, true, 5});
+  c.actors[2].ports.push_back({"buffer", "worker/0/gradient/send", "n1", 0, 0, 0, true, 5});
+  c.actors[3].ports.push_back({"resource gpu", "worker/0/reader", "n1", 0, 0, 0, true, 5});
+  BOOST_TEST(graph_json(make_graph_views(c)) == expected);
+}
+
 BOOST_AUTO_TEST_CASE(GV_2_edges_go_up_but_for_those_that_close_a_cycle) {
   std::mt19937 random(7);
   for (int trial = 0; trial < 100; ++trial) {

@@ -91,6 +91,7 @@ BOOST_AUTO_TEST_CASE(SE_8_an_error_says_what_and_what_to_do) {
     BOOST_TEST(json_of(a)["error"] == "no node runs", path);
   }
   BOOST_TEST(ask("/readyz", look).status == 200U);
+  BOOST_TEST(ask("/readyz?x=1", look).status == 200U);
   BOOST_TEST(!seconds_of(*parse_target("/x?seconds=nan"), 1, 0.5, 10));
   BOOST_TEST(!seconds_of(*parse_target("/x?seconds=10.1"), 1, 0.5, 10));
   BOOST_TEST(!seconds_of(*parse_target("/x?seconds="), 1, 0.5, 10));
@@ -118,8 +119,18 @@ BOOST_AUTO_TEST_CASE(the_page_is_one_file_and_its_policy_names_what_is_in_it) {
   for (const char* markup_of_texts : {"innerHTML", "outerHTML", "insertAdjacent", "document.write",
                                       "eval(", "new Function", "DOMParser"})
     BOOST_TEST(script.find(markup_of_texts) == std::string::npos, markup_of_texts);
-  BOOST_TEST(content_policy().find(policy_hash(script)) != std::string::npos);
-  BOOST_TEST(content_policy().find("default-src 'none'") == 0U);
+  BOOST_TEST(content_policy("text/html; charset=utf-8").find(policy_hash(script)) !=
+             std::string::npos);
+  BOOST_TEST(content_policy("text/html; charset=utf-8").find("default-src 'none'") == 0U);
+}
+
+BOOST_AUTO_TEST_CASE(a_picture_may_have_the_style_that_is_in_it_and_nothing_else) {
+  const auto svg = ask("/api/graph", sample_look());
+  BOOST_TEST(svg.body->find("<style>") != std::string::npos);
+  BOOST_TEST(content_policy(svg.type) ==
+             "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'");
+  for (const char* other : {"application/json; charset=utf-8", "text/plain", ""})
+    BOOST_TEST(content_policy(other).find("unsafe") == std::string::npos, other);
 }
 
 BOOST_AUTO_TEST_CASE(metrics_have_what_a_look_has) {
@@ -223,6 +234,74 @@ BOOST_AUTO_TEST_CASE(SE_4_totals_never_go_down) {
   BOOST_TEST(at(4, {2, 27}) == 42U);   // another one has its id
   BOOST_TEST(at(5, {}) == 0U);         // no group
   BOOST_TEST(at(6, {3, 27}) == 43U);
+}
+
+BOOST_AUTO_TEST_CASE(SE_4_a_node_that_was_silent_for_long_adds_only_what_it_did_since) {
+  look_totals totals;
+  std::string text;
+  const auto at = [&](std::int64_t seconds, bool answers, std::uint64_t steps) {
+    cluster_look l;
+    l.ended_ns = seconds * 1'000'000'000;
+    l.snapshot.emplace();
+    l.snapshot->nodes = {sample_node("n1", "node", 1), sample_node("n2", "node", 2)};
+    for (auto& n : l.snapshot->nodes)
+      if (n.name == "n2" || answers) n.cores = 4, n.host = "h-" + n.name, n.version = "1.0";
+    auto a = sample_actor("n1.0", "op", "a", actor_state::running);
+    auto b = sample_actor("n2.0", "op", "b", actor_state::running);
+    a.steps = steps, b.steps = 7;
+    l.snapshot->actors = {b};
+    if (answers) l.snapshot->actors.push_back(a);
+    totals.add(l);
+    text = metrics_text(l);
+    BOOST_TEST_REQUIRE(l.groups.size() == 1U);
+    return l.groups[0].steps;
+  };
+  const std::string info =
+      "troupe_node_info{node=\"n1\",kind=\"node\",role=\"worker\",address=\"127.0.0.1:40001\","
+      "host=\"h-n1\",version=\"1.0\"}";
+  BOOST_TEST(at(0, false, 0) == 7U);
+  BOOST_TEST(text.find("troupe_node_info{node=\"n1\"") == std::string::npos);
+  BOOST_TEST(at(1, true, 100) == 107U);
+  BOOST_TEST(series(text, info) == "1");
+  for (std::int64_t s = 2; s < 1000; s += 100) BOOST_TEST(at(s, false, 0) == 107U);
+  BOOST_TEST(series(text, info) == "1");
+  BOOST_TEST(at(1000, true, 105) == 112U);
+}
+
+BOOST_AUTO_TEST_CASE(credits_are_counted_where_there_is_a_limit) {
+  cluster_look l;
+  l.snapshot.emplace();
+  auto a = sample_actor("c1.0", "fetch", "loss", actor_state::running);
+  a.ports = {{"out0", "program", "", 260, 0, 0, false, 0}, {"out1", "x", "", 1, 2, 0, false, 0}};
+  l.snapshot->actors = {a};
+  look_totals().add(l);
+  BOOST_TEST(l.groups.at(0).credits == 1U);
+  BOOST_TEST(l.groups.at(0).credits_max == 2U);
+}
+
+BOOST_AUTO_TEST_CASE(SE_4_items_that_a_stage_gives_back_and_takes_again_count_once) {
+  look_totals totals;
+  std::int64_t now_ns = 0;
+  const auto at = [&](std::uint64_t taken, const std::string& job_id) {
+    cluster_look l;
+    l.ended_ns = ++now_ns;
+    l.snapshot.emplace();
+    auto a = sample_actor("c1.lines.1", "stage", "works", actor_state::running);
+    a.job_id = job_id;
+    a.messages_in = a.steps = taken;
+    a.ports = {{"in0", "reads", "c1", 0, 2, 0, false, 0}};
+    a.ports[0].items = taken;
+    l.snapshot->actors = {a};
+    totals.add(l);
+    BOOST_TEST_REQUIRE(l.stages.size() == 1U);
+    BOOST_TEST(l.stages[0].messages_in == l.stages[0].items_in);
+    return l.stages[0].items_in;
+  };
+  BOOST_TEST(at(100, "1f") == 100U);
+  BOOST_TEST(at(97, "1f") == 100U);
+  BOOST_TEST(at(99, "1f") == 100U);
+  BOOST_TEST(at(103, "1f") == 103U);
+  BOOST_TEST(at(4, "2f") == 107U);  // the same name, run again
 }
 
 BOOST_AUTO_TEST_SUITE_END()

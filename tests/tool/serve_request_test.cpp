@@ -22,8 +22,9 @@ request_head from_host(const std::string& host) {
 }
 
 const request_target root{"/", {}};
-const door open_door({}, "troupe_1", "session", true, "127.0.0.1");
-const door closed_door(secret("a token of the page"), "troupe_1", "session", false, "0.0.0.0");
+const door open_door({}, "troupe_1", "session", true, "127.0.0.1", "gpu-3");
+const door closed_door(secret("a token of the page"), "troupe_1", "session", false, "0.0.0.0",
+                       "gpu-3");
 
 }  // namespace
 
@@ -52,6 +53,22 @@ BOOST_AUTO_TEST_CASE(SE_1_what_is_no_target_is_an_error_that_says_what_is_wrong)
   std::string many = "/a?";
   for (int i = 0; i < 17; ++i) many += "k" + std::to_string(i) + "=1&";
   BOOST_TEST(mistake_of(many).find("too many") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(the_absolute_form_has_a_host_and_a_target) {
+  const auto is = [](const char* target, const char* host, const char* rest) {
+    const auto [h, r] = split_absolute(target);
+    BOOST_TEST(h.value_or("none") == host, target);
+    BOOST_TEST(r == rest, target);
+  };
+  is("http://localhost/", "localhost", "/");
+  is("HTTP://localhost:80", "localhost:80", "/");
+  is("https://[::1]:80/api/why?job=a", "[::1]:80", "/api/why?job=a");
+  is("http://evil.example?x=http://localhost/", "evil.example", "/?x=http://localhost/");
+  is("http://", "", "/");
+  is("/http://localhost/", "none", "/http://localhost/");
+  is("ftp://localhost/", "none", "ftp://localhost/");
+  is("", "none", "");
 }
 
 BOOST_AUTO_TEST_CASE(a_target_is_written_again_without_its_token) {
@@ -95,14 +112,25 @@ BOOST_AUTO_TEST_CASE(SE_2_who_has_no_token_is_not_let_in) {
 }
 
 BOOST_AUTO_TEST_CASE(SE_3_on_loopback_the_host_is_one_of_this_machines) {
-  for (const char* own :
-       {"127.0.0.1:8080", "127.0.0.1", "localhost:1", "LocalHost", "[::1]:80", "127.3.2.1:9", ""})
+  for (const char* own : {"127.0.0.1:8080", "127.0.0.1", "localhost:1", "LocalHost", "localhost.",
+                          "localhost.:8080", "[::1]:80", "127.3.2.1:9", ""})
     BOOST_TEST((open_door.admit(from_host(own), root) == admission::granted), own);
-  for (const char* other : {"evil.example", "evil.example:8080", "127.0.0.1.evil.example",
-                            "localhost.evil.example", "[::1", "10.0.0.1", "[::2]:80"})
+  for (const char* other :
+       {"evil.example", "evil.example:8080", "127.0.0.1.evil.example", "localhost.evil.example",
+        "localhost..", "gpu-3", "[::1", "10.0.0.1", "[::2]:80"})
     BOOST_TEST((open_door.admit(from_host(other), root) == admission::wrong_host), other);
   // Beyond loopback a machine has many names, and a token.
   BOOST_TEST((closed_door.admit(from_host("gpu-3.lab"), root) == admission::no_token));
+}
+
+BOOST_AUTO_TEST_CASE(
+    SE_3_without_a_token_the_host_is_no_name_of_another_site_beyond_loopback_either) {
+  const door insecure({}, "troupe_1", "session", false, "Page.lab", "gpu-3");
+  for (const char* own : {"10.0.0.7:8080", "[fe80::1]:8080", "page.lab:8080", "gpu-3:8080", "GPU-3",
+                          "localhost:1", "127.0.0.1", ""})
+    BOOST_TEST((insecure.admit(from_host(own), root) == admission::granted), own);
+  for (const char* other : {"evil.example:8080", "10.0.0.7.evil.example", "gpu-3.evil.example"})
+    BOOST_TEST((insecure.admit(from_host(other), root) == admission::wrong_host), other);
 }
 
 BOOST_AUTO_TEST_CASE(SE_3_a_question_that_another_sites_page_asks_is_refused) {
@@ -115,7 +143,17 @@ BOOST_AUTO_TEST_CASE(SE_3_a_question_that_another_sites_page_asks_is_refused) {
   h.fetch_site = "cross-site";
   h.fetch_mode = "navigate";  // a link to the page
   BOOST_TEST((open_door.admit(h, root) == admission::granted));
-  h.fetch_site = "same-origin", h.fetch_mode = "cors";
+  h.fetch_dest = "document";
+  BOOST_TEST((open_door.admit(h, root) == admission::granted));
+  for (const char* path : {"/api/timeline?seconds=60", "/api/slow", "/api/page", "/metrics"})
+    BOOST_TEST((open_door.admit(h, *parse_target(path)) == admission::other_site), path);
+  for (const char* within : {"iframe", "frame", "object", "embed"}) {
+    h.fetch_dest = within;
+    BOOST_TEST((open_door.admit(h, root) == admission::other_site), within);
+  }
+  h.fetch_site = "none", h.fetch_mode = "navigate", h.fetch_dest = "document";  // typed
+  BOOST_TEST((open_door.admit(h, *parse_target("/api/page")) == admission::granted));
+  h.fetch_site = "same-origin", h.fetch_mode = "cors", h.fetch_dest = "empty";
   BOOST_TEST((open_door.admit(h, root) == admission::granted));
 }
 

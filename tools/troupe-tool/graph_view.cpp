@@ -15,6 +15,12 @@ namespace troupe {
 
 namespace {
 
+// Other ports are there while the actor waits for its thread, a resource or a buffer, and lead to
+// whoever has it: nothing flows there.
+bool is_end_of_edge(const port_snapshot& p) noexcept {
+  return p.name.starts_with("in") || p.name.starts_with("out");
+}
+
 class builder {
  public:
   builder(const cluster_snapshot& c, const job_snapshot& job) {
@@ -56,7 +62,7 @@ class builder {
     const auto listed = view_.vertices.size();
     for (std::size_t v = 0; v < listed; ++v)
       for (const auto& p : view_.vertices[v].actor->ports) {
-        if (p.peer.empty()) continue;
+        if (p.peer.empty() || !is_end_of_edge(p)) continue;
         const auto peer = peer_of(p);
         if (p.is_input())
           pairs[{peer, v}].second.push_back(&p);

@@ -3,6 +3,7 @@
 //
 // GV-1  Every edge between two listed actors appears once, whichever of its ends tells of it; a
 //       peer that is not listed (the program, an actor on a silent node) is a vertex of its own.
+//       A wait for a thread, a resource or a buffer is no edge: the layers do not change with it.
 // GV-2  An edge goes from a lower layer to a higher one, except those marked is_back: all that lead
 //       into a shard, since a step reads its weights first and updates them last, and what closes a
 //       cycle otherwise. Layers are longest paths, so layer 0 has no inputs but back edges.

@@ -18,18 +18,23 @@
 #include <fmt/format.h>
 #include <openssl/rand.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -55,6 +60,7 @@ constexpr std::int64_t slow_pause_ns = 20'000'000, slow_first_ns = 350'000'000;
 constexpr std::size_t timeline_events_max = 200'000;
 constexpr double timeline_seconds_max = 60;
 
+constexpr std::int64_t gone_poll_ns = 200'000'000;  // of who waits for a long answer
 constexpr auto end_poll = std::chrono::milliseconds(10);
 constexpr int end_polls = 100;
 
@@ -98,14 +104,28 @@ class long_questions {
 // Asks the cluster, once nobody else does.
 using asker = std::function<result<cluster_snapshot>(const ask_options&)>;
 
-web_answer answer_slow(const asker& ask_now, ask_options ask, const std::string& job,
-                       double seconds) {
+// Set once nobody waits for the answer any more.
+using stop_flag = std::shared_ptr<std::atomic<bool>>;
+
+struct stopped : std::runtime_error {
+  stopped() : std::runtime_error("whoever asked has gone") {}
+};
+
+std::string host_of_machine() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? std::string(name.data())
+                                                          : std::string();
+}
+
+web_answer answer_slow(const stop_flag& stop, const asker& ask_now, ask_options ask,
+                       const std::string& job, double seconds) {
   ask.parts = ask_part::actors | ask_part::jobs;
   const auto end = steady_now_ns() + static_cast<std::int64_t>(seconds * 1e9);
   std::minstd_rand random(std::random_device{}());
   std::vector<cluster_snapshot> looks;
   auto most = slow_looks_max;
   while (steady_now_ns() < end || looks.size() < 2) {
+    if (stop->load()) throw stopped();
     auto look = ask_now(ask);
     if (!look) return error_answer(look.error());
     const auto actors = std::max<std::size_t>(look->actors.size(), 1);
@@ -125,8 +145,8 @@ web_answer answer_slow(const asker& ask_now, ask_options ask, const std::string&
   return answer_slow_looks(looks, job);
 }
 
-web_answer answer_timeline(const asker& ask_now, ask_options ask, const std::string& job,
-                           double seconds) {
+web_answer answer_timeline(const stop_flag& stop, const asker& ask_now, ask_options ask,
+                           const std::string& job, double seconds) {
   ask.parts = ask_part::jobs;
   if (!job.empty()) {
     const auto c = ask_now(ask);
@@ -137,12 +157,20 @@ web_answer answer_timeline(const asker& ask_now, ask_options ask, const std::str
   options.ask = ask;
   options.duration_ns = static_cast<std::int64_t>(seconds * 1e9);
   options.events_max = timeline_events_max;
+  // It is called on this thread: record_cluster() ends, and the nodes forget it (RD-3).
+  options.on_progress = [&stop](const record_progress&) {
+    if (stop->load()) throw stopped();
+  };
   const auto recording = record_cluster(options);
   if (!recording) return error_answer(recording.error());
   std::string file;
-  (void)write_timeline(*recording, job, [&](std::string_view piece) { file += piece; });
+  const auto written =
+      write_timeline(*recording, job, [&](std::string_view piece) { file += piece; });
   web_answer answer(200, "application/json", std::move(file));
-  answer.more = "Content-Disposition: attachment; filename=\"troupe-timeline.json\"\r\n";
+  answer.more = fmt::format(
+      "Content-Disposition: attachment; filename=\"troupe-timeline.json\"\r\n"
+      "Troupe-Events-Left-Out: {}\r\n",
+      written.lost);
   return answer;
 }
 
@@ -165,8 +193,10 @@ class page_service {
       return o.exit_code;
     }
     asio::signal_set ending(io_, SIGINT, SIGTERM);
-    ending.async_wait([this](const auto& ec, int) {
-      if (!ec) server_.begin_close();
+    ending.async_wait([this, &ending](const auto& ec, int) {
+      if (ec) return;
+      ending.clear();  // a second one ends the process at once
+      server_.begin_close();
     });
     std::signal(SIGPIPE, SIG_IGN);  // who reads stdout may go
     const auto url = fmt::format("{}://{}", tls_ ? "https" : "http", text_of(server_.endpoint()));
@@ -236,7 +266,7 @@ class page_service {
     std::string session;
     for (const auto b : random) session += fmt::format("{:02x}", b);
     server_.start(door(token, fmt::format("troupe_{}", at.port()), session, is_loopback,
-                       command_.listen.substr(0, command_.listen.rfind(':'))),
+                       command_.listen.substr(0, command_.listen.rfind(':')), host_of_machine()),
                   tls_ ? &*tls_ : nullptr);
     return {};
   }
@@ -255,6 +285,10 @@ class page_service {
       const auto made = tls_context::of_files(files);
       if (!made) return made.error();
     }
+    for (const auto& [flag, file] :
+         {std::pair("--tls-certificate", files.certificate), std::pair("--tls-key", files.key)})
+      if (::access(file.c_str(), R_OK) != 0)
+        return usage(fmt::format("{} {}: cannot read it: {}", flag, file, std::strerror(errno)));
     struct stat of{};
     if (::stat(files.key.c_str(), &of) == 0 && (of.st_mode & 077) != 0)
       return error(error_code::denied,
@@ -367,12 +401,13 @@ class page_service {
       co_return json_error(400, seconds.error().text(), "write seconds=2, or leave it out");
     const auto job = job_of(q.target);
     const auto made = std::make_shared<std::optional<web_answer>>();
+    const auto stop = std::make_shared<std::atomic<bool>>(false);
     const auto from = q.from;
     const bool is_begun = long_.begin(
-        [this, is_slow, job, s = *seconds] {
+        [this, is_slow, job, stop, s = *seconds] {
           const asker ask_now = [this](const ask_options& o) { return ask(o); };
-          return is_slow ? answer_slow(ask_now, ask_, job, s)
-                         : answer_timeline(ask_now, ask_, job, s);
+          return is_slow ? answer_slow(stop, ask_now, ask_, job, s)
+                         : answer_timeline(stop, ask_now, ask_, job, s);
         },
         [this, made, from](web_answer a) {
           *made = std::move(a);
@@ -387,7 +422,10 @@ class page_service {
     const auto until = steady_now_ns() + static_cast<std::int64_t>(*seconds * 1e9) +
                        10 * ask_.timeout_ns + 60'000'000'000;
     while (!*made && steady_now_ns() < until)
-      if (!co_await server_.wait(*from, until)) break;
+      if (!co_await server_.wait(*from, std::min(until, steady_now_ns() + gone_poll_ns)) ||
+          web_server::has_gone(*from))
+        break;
+    stop->store(true);
     if (!*made)
       co_return json_error(503, "the cluster did not answer in time",
                            "ask again, for fewer seconds");

@@ -63,7 +63,8 @@ std::string job_of(const request_target& target);
 
 // What is shown to who has no token: a form that takes it.
 web_answer login_page(bool was_wrong);
-// The Content-Security-Policy of all answers.
-const std::string& content_policy();
+// The Content-Security-Policy of an answer of that type. A picture has its style inside, so that it
+// may have one, and nothing else; the policy of all others names the page's own script and styles.
+const std::string& content_policy(std::string_view type);
 
 }  // namespace troupe

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -11,7 +12,7 @@ namespace troupe {
 
 namespace {
 
-// Ended actors are listed for a minute, and a node may be silent for longer.
+// Ended actors are listed for a minute.
 constexpr std::int64_t kept_ns = 300'000'000'000;
 
 std::array<std::uint64_t, 7> counters_of(const actor_snapshot& a) {
@@ -36,7 +37,7 @@ void add_present(actor_group& g, const actor_snapshot& a) {
     if (p.is_input())
       g.queued_items += p.queued;
     else
-      g.credits += p.credits, g.credits_max += p.credits_max;
+      g.credits += p.credits_max > 0 ? p.credits : 0, g.credits_max += p.credits_max;
     if (a.waits_at(p)) g.wait_seconds_max = std::max(g.wait_seconds_max, p.since_seconds);
   }
 }
@@ -64,11 +65,16 @@ void look_totals::add(cluster_look& look) {
   for (const auto& a : look.snapshot->actors) {
     auto& before = actors_[a.id];
     const auto is = counters_of(a);
-    auto more = is;
+    // A stage that has fewer than before has given items back, which it takes again; the id of
+    // another actor that has fewer belongs to a new one.
+    const bool is_same_stage = a.kind == "stage" && a.job_id == before.job_id;
+    auto more = is, most = is;
     for (std::size_t i = 0; i < is.size(); ++i)
-      // Fewer than before: another actor has the id now.
-      if (is[i] >= before.was[i]) more[i] -= before.was[i];
-    before = {is, now};
+      if (is[i] >= before.was[i])
+        more[i] -= before.was[i];
+      else if (is_same_stage)
+        more[i] = 0, most[i] = before.was[i];
+    before = {most, now, a.job_id, a.node};
     const auto add_to = [&](auto& all, std::string_view name) {
       auto& [g, seen] = all[{a.job, std::string(name)}];
       g.job = a.job, g.kind = name, seen = now;
@@ -79,6 +85,14 @@ void look_totals::add(cluster_look& look) {
     add_to(groups_, a.kind);
     if (a.kind == "stage") add_to(stages_, name_of_replicas(a));
   }
+  // What a node that is silent has will be listed again once it answers.
+  std::set<std::string_view> listed, answered;
+  for (const auto& n : look.snapshot->nodes) {
+    listed.insert(n.name);
+    if (n.cores > 0) answered.insert(n.name);
+  }
+  for (auto& [id, c] : actors_)
+    if (listed.contains(c.node) && !answered.contains(c.node)) c.seen_ns = now;
   std::erase_if(actors_, [&](const auto& a) { return now - a.second.seen_ns > kept_ns; });
   for (auto* all : {&groups_, &stages_})
     std::erase_if(*all, [&](const auto& g) { return now - g.second.second > kept_ns; });
@@ -94,6 +108,17 @@ void look_totals::add(cluster_look& look) {
   }
   starts_ = starts;
   look.job_starts = std::move(starts);
+  // A silent node says neither, and is what it was.
+  std::map<std::string, std::pair<std::string, std::string>> infos;
+  for (const auto& n : look.snapshot->nodes) {
+    const auto known = infos_.find(n.id);
+    if (n.cores > 0 || !n.host.empty())
+      infos[n.id] = {n.host, n.version};
+    else if (known != infos_.end())
+      infos[n.id] = known->second;
+  }
+  infos_ = infos;
+  look.node_infos = std::move(infos);
 }
 
 }  // namespace troupe

@@ -104,8 +104,9 @@ std::uint64_t cut(std::vector<T>& list) {
   return more;
 }
 
-void add_nodes(metrics_writer& w, const cluster_snapshot& c,
+void add_nodes(metrics_writer& w, const cluster_look& l,
                const std::vector<const node_snapshot*>& nodes) {
+  const auto& c = *l.snapshot;
   w.family("troupe_nodes", "gauge", "Members of the cluster by kind and state.");
   std::map<std::pair<std::string_view, node_state>, std::uint64_t> counts;
   for (const std::string_view kind : {"node", "client"})
@@ -127,14 +128,17 @@ void add_nodes(metrics_writer& w, const cluster_snapshot& c,
     for (const auto s : node_states)
       w.add({{"node", n->name}, {"state", to_string(s)}}, std::uint64_t{n->state == s});
   w.family("troupe_node_info", "gauge", "What the node is; always 1.");
-  for (const auto* n : nodes)
+  for (const auto* n : nodes) {
+    const auto known = l.node_infos.find(n->id);
+    if (known == l.node_infos.end()) continue;  // it has not answered yet
     w.add({{"node", n->name},
            {"kind", n->kind},
            {"role", n->job},
            {"address", n->address},
-           {"host", n->host},
-           {"version", n->version}},
+           {"host", known->second.first},
+           {"version", known->second.second}},
           std::uint64_t{1});
+  }
   each("troupe_node_cores", "gauge", "Cores that the process may run on.",
        [&](const auto& n) -> std::optional<double> {
          if (!has_answered(n)) return std::nullopt;
@@ -322,7 +326,7 @@ std::string metrics_text(const cluster_look& l) {
   for (const auto& g : l.groups) groups.push_back(&g);
   for (const auto& s : l.stages) stages.push_back(&s);
   const auto left_out = cut(nodes) + cut(jobs) + cut(groups) + cut(stages);
-  add_nodes(w, c, nodes);
+  add_nodes(w, l, nodes);
   add_jobs(w, l, jobs);
   add_groups(w, groups);
   add_stages(w, stages);

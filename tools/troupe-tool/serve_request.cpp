@@ -102,13 +102,15 @@ std::string lower_case(std::string_view text) {
   return out;
 }
 
-// Without its port and the brackets of IPv6.
+// Without its port, the brackets of IPv6 and the dot at its end.
 std::string host_name(std::string_view host) {
   if (host.starts_with('[')) {
     const auto end = host.find(']');
     return end == host.npos ? std::string() : lower_case(host.substr(1, end - 1));
   }
-  return lower_case(host.substr(0, host.find(':')));
+  auto name = lower_case(host.substr(0, host.find(':')));
+  if (name.size() > 1 && name.ends_with('.')) name.pop_back();  // the root of all names
+  return name;
 }
 
 // What follows "Bearer ", in whatever case that is (RFC 9110, 11.1).
@@ -151,6 +153,16 @@ result<request_target> parse_target(std::string_view target) {
   return out;
 }
 
+std::pair<std::optional<std::string>, std::string> split_absolute(std::string_view target) {
+  const auto scheme = lower_case(target.substr(0, 8));
+  const std::size_t from = scheme.starts_with("http://") ? 7 : scheme == "https://" ? 8 : 0;
+  if (from == 0) return {std::nullopt, std::string(target)};
+  const auto end = std::min(target.find_first_of("/?", from), target.size());
+  auto rest = std::string(target.substr(end));
+  if (!rest.starts_with('/')) rest.insert(0, "/");
+  return {std::string(target.substr(from, end - from)), std::move(rest)};
+}
+
 std::string target_without_token(const request_target& target) {
   std::string out = encoded(target.path, true);
   if (!out.starts_with('/') || out.starts_with("//")) out = "/";  // "//HOST" is another site
@@ -164,14 +176,15 @@ std::string target_without_token(const request_target& target) {
 }
 
 door::door(const secret& token, std::string cookie_name, std::string session, bool is_loopback,
-           std::string host)
+           std::string host, std::string machine)
     : has_token_(!token.empty()),
       is_loopback_(is_loopback),
       token_(digest_of(token.text())),
       session_digest_(digest_of(session)),
       cookie_name_(std::move(cookie_name)),
       session_(std::move(session)),
-      host_(lower_case(host)) {}
+      host_(lower_case(host)),
+      machine_(lower_case(machine)) {}
 
 door::digest door::digest_of(std::string_view text) {
   digest out{};
@@ -181,7 +194,10 @@ door::digest door::digest_of(std::string_view text) {
 
 bool door::is_own_host(std::string_view host) const {
   const auto name = host_name(host);
-  return name == host_ || is_loopback(address{name, 0});
+  if (name == host_ || is_loopback(address{name, 0})) return true;
+  // A name may be made to lead here by whoever has it, an address may not.
+  return !is_loopback_ &&
+         (is_ipv4(name) || is_ipv6(name) || (!machine_.empty() && name == machine_));
 }
 
 bool door::has_cookie(std::string_view cookies) const {
@@ -199,10 +215,13 @@ bool door::has_cookie(std::string_view cookies) const {
 
 admission door::admit(const request_head& head, const request_target& target) const {
   // HTTP/1.0 has no Host, and no browser speaks it.
-  if (is_loopback_ && !head.host.empty() && !is_own_host(head.host)) return admission::wrong_host;
+  if ((is_loopback_ || !has_token_) && !head.host.empty() && !is_own_host(head.host))
+    return admission::wrong_host;
   // Another port of this host is the same site, and another origin.
   const auto& from = head.fetch_site;
-  if (!from.empty() && from != "same-origin" && from != "none" && head.fetch_mode != "navigate")
+  const bool is_link = head.fetch_mode == "navigate" && target.path == "/" &&
+                       (head.fetch_dest.empty() || head.fetch_dest == "document");
+  if (!from.empty() && from != "same-origin" && from != "none" && !is_link)
     return admission::other_site;
   if (!has_token_) return admission::granted;
   const auto is_right = [&](std::string_view given) {

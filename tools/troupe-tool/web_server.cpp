@@ -9,6 +9,8 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
@@ -34,6 +36,8 @@ struct web_connection {
   beast::flat_buffer buffer{std::size_t{12} << 10};
   std::int64_t deadline_ns = std::numeric_limits<std::int64_t>::max();
   std::int64_t waits_since_ns = 0;  // for a request; 0: it has one
+  std::int64_t began_ns = 0;        // when it began to wait for the request that it has, or has not
+  bool is_admitted = false;         // the request that it has; false: it may be asked to give way
   bool is_waiting = false;          // its handler, in web_server::wait()
   bool is_dead = false;
 };
@@ -126,8 +130,7 @@ void web_server::begin_close() {
 void web_server::make_room() {
   std::shared_ptr<web_connection> oldest;
   for (const auto& c : connections_)
-    if (!c->is_dead && c->waits_since_ns != 0 &&
-        (oldest == nullptr || c->waits_since_ns < oldest->waits_since_ns))
+    if (!c->is_dead && !c->is_admitted && (oldest == nullptr || c->began_ns < oldest->began_ns))
       oldest = c;
   if (oldest != nullptr) close_now(*oldest);
 }
@@ -144,19 +147,20 @@ asio::awaitable<void> web_server::accept_all() {
       co_await accept_event_.async_wait(asio::redirect_error(asio::use_awaitable, ec));
       continue;
     }
-    if (connections_.size() >= connections_max) make_room();
     while (connections_.size() >= connections_max && close_at_ns_ == 0) {
-      accept_event_.expires_at(asio::steady_timer::time_point::max());
+      make_room();
+      accept_event_.expires_after(rest);  // until one has gone, or one more may have to
       co_await accept_event_.async_wait(asio::redirect_error(asio::use_awaitable, ec));
     }
     if (close_at_ns_ != 0) break;
+    std::shared_ptr<web_connection> c;
     try {
       socket.set_option(tcp::no_delay(true), ec);
-      auto c = std::make_shared<web_connection>(io_, std::move(socket), tls_);
+      c = std::make_shared<web_connection>(io_, std::move(socket), tls_);
       connections_.insert(c);
-      asio::co_spawn(io_, serve(std::move(c)), asio::detached);
+      asio::co_spawn(io_, serve(c), asio::detached);
     } catch (const std::exception&) {
-      // No memory for this one; the others go on.
+      connections_.erase(c);  // No memory for this one; the others go on.
     }
   }
 }
@@ -185,10 +189,11 @@ asio::awaitable<void> web_server::serve(std::shared_ptr<web_connection> c) {
     }
   } at_the_end{*this, c};
   try {
-    c->waits_since_ns = steady_ns();
+    c->began_ns = c->waits_since_ns = steady_ns();
     if (c->tls) {
       web_error ec;
       c->deadline_ns = steady_ns() + head_ns;
+      if (!co_await is_tls(*c)) co_return;
       co_await c->tls->async_handshake(asio::ssl::stream_base::server,
                                        asio::redirect_error(asio::use_awaitable, ec));
       if (ec) co_return;
@@ -198,6 +203,26 @@ asio::awaitable<void> web_server::serve(std::shared_ptr<web_connection> c) {
   } catch (const std::exception&) {
     // No memory for this answer: its connection ends, the others go on.
   }
+}
+
+// Whoever speaks HTTP here is told what to speak: the handshake would end without a word. False:
+// the connection is over.
+asio::awaitable<bool> web_server::is_tls(web_connection& c) {
+  web_error ec;
+  co_await c.socket.async_wait(tcp::socket::wait_read,
+                               asio::redirect_error(asio::use_awaitable, ec));
+  if (ec || c.is_dead) co_return false;
+  constexpr unsigned char handshake = 22;  // RFC 8446, 5.1
+  unsigned char first = handshake;
+  (void)::recv(c.socket.native_handle(), &first, 1, MSG_PEEK | MSG_DONTWAIT);
+  if (first == handshake) co_return true;
+  c.tls.reset();
+  c.waits_since_ns = 0;
+  const auto refusal =
+      json_error(400, "this is HTTPS, and the request came as plain HTTP",
+                 fmt::format("open https://HOST:{}, with the host as it was", endpoint().port()));
+  if (co_await write(c, refusal, false, false)) co_await linger(c);
+  co_return false;
 }
 
 // --- a request -----------------------------------------------------------------------------------
@@ -234,7 +259,7 @@ std::string web_server::head_of(const web_answer& a, bool keeps) {
                  "X-Content-Type-Options: nosniff\r\nX-Frame-Options: DENY\r\n"
                  "Referrer-Policy: no-referrer\r\nCross-Origin-Resource-Policy: same-origin\r\n"
                  "{}Connection: {}\r\n\r\n",
-                 content_policy(), a.more, keeps ? "keep-alive" : "close");
+                 content_policy(a.type), a.more, keeps ? "keep-alive" : "close");
   return head;
 }
 
@@ -274,15 +299,22 @@ asio::awaitable<void> web_server::linger(web_connection& c) {
                                       asio::redirect_error(asio::use_awaitable, ec));
 }
 
-web_answer web_server::refusal_of(admission a, const std::string& path) const {
+web_answer web_server::refusal_of(admission a, const request_target& target) const {
   if (a == admission::wrong_host)
     return json_error(403, "this host name is none of the machine's own",
                       "open the page as http://localhost:PORT; for other names start troupe serve "
                       "with --http HOST:PORT and a token");
   if (a == admission::other_site)
     return json_error(403, "the question comes from another site", "open the page itself");
-  const bool was_wrong = a == admission::wrong_token;
-  auto answer = path == "/"
+  bool was_wrong = a == admission::wrong_token;
+  if (target.path == "/" && was_wrong && target.find("token") != nullptr) {
+    // Mistyped, it is still close to a secret: it does not stay in the address.
+    web_answer again(303, "text/plain", "the token is wrong\n");
+    again.more = "Location: /?wrong\r\n";
+    return again;
+  }
+  was_wrong = was_wrong || target.find("wrong") != nullptr;
+  auto answer = target.path == "/"
                     ? login_page(was_wrong)
                     : json_error(401, was_wrong ? "the token is wrong" : "a token is needed",
                                  "send it as Authorization: Bearer TOKEN, or open /?token="
@@ -296,7 +328,8 @@ web_answer web_server::refusal_of(admission a, const std::string& path) const {
 asio::awaitable<web_error> web_server::read_head(web_connection& c, head_parser& p) {
   web_error ec;
   bool has_begun = c.buffer.size() > 0;
-  c.waits_since_ns = steady_ns();
+  c.began_ns = c.waits_since_ns = steady_ns();
+  c.is_admitted = false;
   c.deadline_ns = c.waits_since_ns + (has_begun ? head_ns : idle_ns);
   while (!ec && !p.is_header_done()) {
     if (c.buffer.size() > 0) {
@@ -331,23 +364,25 @@ asio::awaitable<web_answer> web_server::answer_to_head(std::shared_ptr<web_conne
   }
   if (!p.is_done()) co_return json_error(413, "requests have no body here", "leave it out");
   web_question q;
-  if (auto target = parse_target(text_of_view(m.target())); target)
+  const auto [authority, written] = split_absolute(text_of_view(m.target()));
+  if (auto target = parse_target(written); target)
     q.target = std::move(*target);
   else
     co_return json_error(400, target.error().text(), "write it as PATH?KEY=VALUE&KEY=VALUE");
   request_head head;
-  head.host = text_of_view(m[http::field::host]);
+  head.host = authority ? *authority : text_of_view(m[http::field::host]);  // RFC 9112, 3.2.2
   head.authorization = text_of_view(m[http::field::authorization]);
   head.cookie = text_of_view(m[http::field::cookie]);
   head.fetch_site = text_of_view(m["Sec-Fetch-Site"]);
   head.fetch_mode = text_of_view(m["Sec-Fetch-Mode"]);
+  head.fetch_dest = text_of_view(m["Sec-Fetch-Dest"]);
   const auto admitted = door_->admit(head, q.target);
   if (admitted == admission::granted_by_query) co_return enter(q.target, head.fetch_site);
   const bool is_probe = q.target.path == "/healthz" || q.target.path == "/readyz";
   const bool is_stranger = admitted == admission::no_token || admitted == admission::wrong_token;
-  q.is_admitted = admitted == admission::granted;
+  q.is_admitted = c->is_admitted = admitted == admission::granted;
   q.from = c;
-  if (!q.is_admitted && !(is_probe && is_stranger)) co_return refusal_of(admitted, q.target.path);
+  if (!q.is_admitted && !(is_probe && is_stranger)) co_return refusal_of(admitted, q.target);
   co_return co_await handler_(q);
 }
 
@@ -364,7 +399,8 @@ asio::awaitable<bool> web_server::serve_one(std::shared_ptr<web_connection> c) {
   else
     answer = co_await answer_to_head(c, p);
   if (c->is_dead) co_return false;
-  const bool keeps = !ec && p.get().keep_alive() && p.is_done() && close_at_ns_ == 0;
+  const bool keeps =
+      !ec && p.get().keep_alive() && p.is_done() && c->is_admitted && close_at_ns_ == 0;
   const bool is_head = !ec && p.get().method() == http::verb::head;
   if (answer.body != nullptr && writing_bytes_ + answer.body->size() > answers_bytes_max) {
     answer = json_error(503, "other answers fill the memory of the server",
@@ -402,6 +438,11 @@ asio::awaitable<bool> web_server::wait(web_connection& c, std::int64_t deadline_
   co_await c.event.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
   c.is_waiting = false;
   co_return !c.is_dead;
+}
+
+bool web_server::has_gone(web_connection& c) {
+  pollfd p{c.socket.native_handle(), POLLRDHUP, 0};
+  return c.is_dead || (::poll(&p, 1, 0) == 1 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0);
 }
 
 void web_server::wake(web_connection& c) { c.event.cancel(); }

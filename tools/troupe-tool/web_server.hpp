@@ -6,14 +6,15 @@
 //        answer is taken at 256 KiB in ten seconds or faster. A body is not read.
 // SE-10  It takes bounded memory: connections_max connections with 12 KiB each, and
 //        answers_bytes_max of answers that are being written. Where all connections are taken, the
-//        one that has waited longest for a request gives way to the new one.
+//        oldest one that waits for a request, or whose request the door did not admit, gives way to
+//        the new one. Who was not admitted has one answer, and the connection ends.
 // SE-11  Who may not look is told so by the door alone; /healthz and /readyz answer everybody, with
 //        no more than yes or no.
 //
-// What it says by itself: 400 to what is no HTTP, 401 and 403 of the door, 405 to other methods,
-// 413 and 431 to what is too large, 503 where answers fill the memory.
-// Threading: all on the thread that runs the io_context. Ownership: the io_context and the handler
-// outlive it, and it outlives the run of the io_context.
+// What it says by itself: 400 to what is no HTTP, or to HTTP where HTTPS is spoken, 401 and 403 of
+// the door, 405 to other methods, 413 and 431 to what is too large, 503 where answers fill the
+// memory. Threading: all on the thread that runs the io_context. Ownership: the io_context and the
+// handler outlive it, and it outlives the run of the io_context.
 
 #include "tools/troupe-tool/serve_answer.hpp"
 #include "tools/troupe-tool/serve_request.hpp"
@@ -70,6 +71,8 @@ class web_server {
   // For a handler: until wake(), or `deadline_ns`, or the end of the connection. False: it has
   // ended.
   boost::asio::awaitable<bool> wait(web_connection& c, std::int64_t deadline_ns);
+  // Whether the client has closed the connection, or its half of it: it waits for nothing long.
+  static bool has_gone(web_connection& c);
   void wake(web_connection& c);
   void wake_all();  // who waits
 
@@ -86,7 +89,8 @@ class web_server {
   boost::asio::awaitable<std::size_t> read_some(web_connection& c, std::size_t bytes,
                                                 boost::system::error_code& ec);
   boost::asio::awaitable<void> linger(web_connection& c);
-  web_answer refusal_of(admission a, const std::string& path) const;
+  boost::asio::awaitable<bool> is_tls(web_connection& c);
+  web_answer refusal_of(admission a, const request_target& target) const;
   web_answer enter(const request_target& target, const std::string& site) const;
   std::string head_of(const web_answer& a, bool keeps);
   void make_room();
