@@ -217,7 +217,10 @@ void training_report::record_loss(const training_event& e) {
 
 void training_report::record_result(const std::string& key, double found) {
   // All steps were made by an earlier run.
-  if (losses_seen_ == 0) say_once_of_record(record_->begin_behind_losses());
+  if (losses_seen_ == 0) {
+    say_once_of_record(record_->begin_behind_losses());
+    if (options_.update == update_kind::async) last_recorded_ = record_->last_step().value_or(0);
+  }
   say_once_of_record(record_->add({.step = last_recorded_,
                                    .recoveries = recoveries_,
                                    .metric = "result/" + key,

@@ -76,6 +76,8 @@ class record_file {
   // Steps, the first and the last one, that the file lacked between its end and `step` when it was
   // opened.
   std::optional<std::pair<std::uint64_t, std::uint64_t>> lacking_before(std::uint64_t step) const;
+  // Of the last loss that the file had when it was opened.
+  std::optional<std::uint64_t> last_step() const noexcept { return last_step_; }
   result<void> add(const record_row& row, clock::time_point at = clock::now());
   result<void> flush();
   result<void> flush_if_due();  // what a disk refused a second ago

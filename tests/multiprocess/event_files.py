@@ -200,17 +200,19 @@ class event_files(harness.cluster_test):
         self.assertEqual(steps, list(range(len(steps))))
 
     def test_a_record_is_left_by_a_resumed_training_that_has_ended(self):
-        for name in ("e.jsonl", "e.csv"):
+        for name, more in (("e.jsonl", []), ("e.csv", []), ("async.csv", ["--update", "async", "--workers", 2])):
             path = self.path(name)
-            how = ["--data", self.data, "--record", path, "--steps", 60, "--checkpoint", self.path("ended" + name)]
+            how = ["--data", self.data, "--record", path, "--steps", 60, "--checkpoint", self.path("ended" + name), *more]
             self.train_alone(*how)
             before = self.rows(path)
-            self.assertEqual(len(before), 61)
+            losses = len(self.losses_of(path))
+            self.assertEqual(losses, 120 if more else 60)
+            self.assertEqual(len(before), losses + 1)
             for _ in range(2):
                 self.train_alone(*how, "--resume")
                 after = self.rows(path)
-                self.assertEqual(after[:60], before[:60])
-                self.assertEqual([row["step"] for row in after[60:]], ["59"])
+                self.assertEqual(after[:losses], before[:losses])
+                self.assertEqual([row["step"] for row in after[losses:]], [before[-1]["step"]])
 
     def test_a_record_with_a_hole_is_told_of(self):
         path = self.path("h.jsonl")
