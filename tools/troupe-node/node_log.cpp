@@ -404,8 +404,6 @@ void node_log::write(event_level level, std::string_view node, std::string text)
 
 result<void> node_log::reopen() { return parts_->sink ? parts_->sink->reopen() : result<void>(); }
 
-bool node_log::is_file() const noexcept { return parts_->options.to.starts_with("file:"); }
-
 void node_log::flush() {
   if (!parts_->logger) return;
   while (parts_->sink->handled() + parts_->pool->overrun_counter() < parts_->written.load())

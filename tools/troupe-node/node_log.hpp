@@ -64,7 +64,6 @@ class node_log {
   // The file anew, by its name, which logrotate has given to another one, for the next line; else
   // nothing. An error names the file: lines go where they went before.
   result<void> reopen();
-  bool is_file() const noexcept;
   // Waits until what was written so far is where it belongs, or was dropped. Tests.
   void flush();
 
