@@ -74,7 +74,7 @@ static result<double> test(session& s, const idx_info& images, const classifier_
   graph g(s.ops());
   auto batch = idx_batch(g, images, {.batch = 1000, .shuffle = false});
   const value correct = count_correct(classifier(batch.images, images, o), batch.labels);
-  auto run = s.compile(g, {&correct, 1});
+  auto run = s.compile(g, {&correct, 1}, {.name = o.name + "-test"});
   if (!run) return run.error();
 
   std::int64_t right = 0;

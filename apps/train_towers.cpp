@@ -98,7 +98,7 @@ static result<double> test(session& s, const idx_info& images, const tower_optio
   graph g(s.ops());
   auto batch = idx_batch(g, images, {.batch = size, .shuffle = false});
   const value correct = count_correct(towers(batch, o.towers, o.on).logits, batch.labels);
-  auto run = s.compile(g, {&correct, 1});
+  auto run = s.compile(g, {&correct, 1}, {.name = o.name + "-test"});
   if (!run) return run.error();
 
   std::int64_t right = 0;

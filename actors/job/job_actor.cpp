@@ -319,18 +319,26 @@ struct job_actor_state {
     const auto now = about.now_ns();
     if (noted_cut_ns && now - *noted_cut_ns < apart_ns) {
       ++cuts_unnoted;
+      unnoted_step = m.step;
       return;
     }
     noted_cut_ns = now;
-    const auto before = std::exchange(cuts_unnoted, 0U);
+    tell_checkpoint(m.step, std::exchange(cuts_unnoted, 0));
+  }
+  void tell_checkpoint(std::uint64_t step, std::uint64_t before) {
     note(event_kind::checkpoint_written,
-         before == 0 ? fmt::format("the checkpoint of step {} is written", m.step)
+         before == 0 ? fmt::format("the checkpoint of step {} is written", step)
                      : fmt::format("the checkpoint of step {} is written, and {} before it since "
                                    "that was last told",
-                                   m.step, before));
+                                   step, before));
+  }
+  // Nobody tells of them later.
+  void tell_last_checkpoint() {
+    if (cuts_unnoted > 0) tell_checkpoint(unnoted_step, std::exchange(cuts_unnoted, 0) - 1);
   }
 
   void leave() {
+    tell_last_checkpoint();
     about.record->enter(actor_state::ended);
     tell(self->context(), about.node, job_over{about.id, has_moved});
     handles.reset();
@@ -359,7 +367,7 @@ struct job_actor_state {
   }
 
   std::optional<std::int64_t> noted_cut_ns;
-  std::uint64_t cuts_unnoted = 0;
+  std::uint64_t cuts_unnoted = 0, unnoted_step = 0;  // how many, and of the last one
   static constexpr std::size_t ignored_max = 64;
   std::set<node_id> ignored;  // who has no part, and said something of one
 

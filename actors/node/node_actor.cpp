@@ -39,7 +39,7 @@ struct ring_limits {
 };
 constexpr ring_limits events_max{512, std::size_t{384} << 10},
     lines_max{2048, std::size_t{1} << 20};
-constexpr std::size_t event_text_max = 4096, event_keys_bytes = 256;
+constexpr std::size_t event_text_max = 4096, event_name_max = 256, event_keys_bytes = 256;
 std::size_t bytes_of(const event& e) {
   return event_keys_bytes + e.text.size() + e.job.size() + e.about.size() + e.node.size();
 }
@@ -77,6 +77,7 @@ struct node_actor_state : part_services {
     std::size_t bytes = 0;   // of those that are kept
   };
   noted_so_far noted_events, noted_lines;
+  std::string forgotten;           // SN-5: what a tool has asked all to forget, until that is noted
   std::set<node_id> without_link;  // members whose link was given up
   caf::actor member;
   bool is_draining = false;  // for good
@@ -131,24 +132,27 @@ struct node_actor_state : part_services {
     what.node = view.env.self.name;
     what.node_id = fmt::format("{:016x}", raw(view.env.self.id));
     what.text = printable(what.text, '?', event_text_max);
-    const auto now = view.env.wall_clock_ns();
+    what.job = printable(what.job, '?', event_name_max);
+    what.about = printable(what.about, '?', event_name_max);
     const auto keep = [&](auto& all, noted_so_far& so_far, const ring_limits& most) {
-      all.emplace_back(now, what).second.number = ++so_far.last;
+      what.number = ++so_far.last;
+      all.emplace_back(view.env.now_ns(), what);
       so_far.bytes += bytes_of(what);
-      while (all.size() > most.entries || so_far.bytes > most.bytes) {
+      while (all.size() > 1 && (all.size() > most.entries || so_far.bytes > most.bytes)) {
         so_far.bytes -= bytes_of(all.front().second);
         all.pop_front();
       }
     };
     if (what.level >= event_level::info) keep(view.events, noted_events, events_max);
     keep(view.lines, noted_lines, lines_max);
-    if (view.env.on_line) view.env.on_line(view.lines.back().second, now);
+    if (view.env.on_line) view.env.on_line(what, view.env.wall_clock_ns());
   }
 
   // A tool asked for something that concerns this node.
   void note_request(std::string request, const std::string& said) {
     std::ranges::replace(request, '\t', ' ');
-    note(make_event(event_kind::note, fmt::format("a tool asked for '{}': {}", request, said)));
+    note(make_event(event_kind::note, fmt::format("a tool asked for '{}': {}", request, said),
+                    std::exchange(forgotten, {})));
   }
 
   // A line of the log that is no event.
@@ -489,7 +493,8 @@ struct node_actor_state : part_services {
     request->why_after = why;
     request->has_failed_before = has_failed;
     request->after = std::make_shared<const kept_journal>(std::move(kept));
-    note(make_job_event(event_kind::job_recovered, name, fmt::format("{:016x}", raw(id)),
+    // It recovers later, and tells of that then.
+    note(make_job_event(event_kind::job_moved, name, fmt::format("{:016x}", raw(id)),
                         fmt::format("goes on with job {}: {}", name, why)));
     coordinate(id, std::move(request), to);
   }
@@ -804,6 +809,7 @@ struct node_actor_state : part_services {
         continue;
       since->second.second = node_view::long_ago;
       said = "forgets";
+      forgotten = fmt::format("forget {:016x}", raw(m.id));
     }
     return said;
   }

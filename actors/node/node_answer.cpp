@@ -251,9 +251,10 @@ struct answerer {
       if (!wants_actors) continue;
       for (auto& a : w->actors(view.env.self.name)) out.actors.push_back(std::move(a));
     }
-    const auto list = [now, newest = newest_of(request)](const auto& from, std::vector<event>& to) {
+    const auto list = [steady = view.env.now_ns(), newest = newest_of(request)](
+                          const auto& from, std::vector<event>& to) {
       for (const auto& [time, e] : from)
-        if (const auto since = age(now, time); since <= newest)
+        if (const auto since = double(steady - time) * 1e-9; since <= newest)
           to.emplace_back(e).since_seconds = since;
     };
     if (wants_events) list(view.events, out.events);

@@ -45,8 +45,8 @@ struct node_view {
   std::shared_ptr<actor_record> record;
   std::uint64_t samples = 0;                              // ticks so far
   std::vector<std::shared_ptr<const listed_work>> works;  // of the program
-  // The newest of each, with their times.
-  std::deque<std::pair<std::uint64_t, event>> events, lines;
+  // The newest of each, with their times on the clock of now_ns, which nobody sets.
+  std::deque<std::pair<std::int64_t, event>> events, lines;
 };
 
 // Who a subject of the timeline is: part << 32 | actor + 1.

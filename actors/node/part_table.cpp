@@ -730,7 +730,7 @@ void part_table::halt(node_id from, const halt_part& h) {
   auto& part = at->second;
   if (!std::exchange(part.is_halted, true))
     note_of(h.job, part, event_kind::job_recovering,
-            fmt::format("job {}: {}", part.context->job_plan->name, h.reason), part.epoch);
+            fmt::format("job {}: {}", part.context->job_plan->name, h.reason), h.epoch);
   part.halted_epoch = std::max(part.halted_epoch, h.epoch);
   data_[h.job] = node_.environment().device->datasets_in_use();
   if (node_.environment().archive)

@@ -301,7 +301,7 @@ result<std::unique_ptr<process>> process::begin(const process_options& options) 
       env.warning =
           "--insecure: connections beyond loopback are neither encrypted nor protected against "
           "changes on the way; who is on the way can take them over";
-      say("WARNING: " + env.warning);
+      if (!options.on_line) say("WARNING: " + env.warning);  // else its log says so
     }
     env.places = p->discovery.get();
     if (!names.empty()) {

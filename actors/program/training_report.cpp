@@ -90,7 +90,9 @@ void training_report::show(const training_event& e) {
   if (record_) say_once_of_record(record_->flush_if_due());
   switch (e.type) {
     case kind::none: return;
-    case kind::started: began_ = ended_ = std::chrono::steady_clock::now(); return;
+    case kind::started:
+      began_ = ended_ = std::chrono::steady_clock::now();
+      return begin_record(e.step);
     case kind::loss: return show_loss(e);
     case kind::variables:
       variables_ = e.variables;
@@ -134,6 +136,10 @@ void training_report::show(const training_event& e) {
   }
   has_ended_ = true;
   if (events_ && !ended_early_.empty()) say_once(events_->add_text("end", ended_early_));
+  if (events_ && losses_seen_ > 0 && !last_rate_) {  // shorter than a second
+    say_once(events_->add_number("samples_per_second", rate()));
+    say_once(events_->add_number("learning_rate", learning_rate_at(last_step_)));
+  }
   if (events_) say_once(events_->finish_training());
   if (record_) say_once_of_record(record_->flush());
   bar_.reset();
@@ -165,7 +171,7 @@ double training_report::learning_rate_at(std::uint64_t step) const {
                               is_async ? step / std::max(1U, options_.workers) : step);
 }
 
-// About once a second, and with the first loss but one.
+// About once a second. Losses come in bursts: a rate of less than a second is none.
 void training_report::show_rates(const training_event& e) {
   const auto now = std::chrono::steady_clock::now();
   if (losses_seen_++ == 0) {
@@ -174,16 +180,26 @@ void training_report::show_rates(const training_event& e) {
     return;
   }
   const std::chrono::duration<double> passed = now - rate_began_;
-  if (last_rate_ && passed.count() < 1) return;
-  if (passed.count() <= 0) return;
+  if (passed.count() < 1) return;
   last_rate_ = (samples() - samples_then_) / passed.count();
-  if (passed.count() >= 1) {
-    rate_began_ = now;
-    samples_then_ = samples();
-  }
+  rate_began_ = now;
+  samples_then_ = samples();
   if (!events_) return;
   say_once(events_->add_number("samples_per_second", *last_rate_));
   say_once(events_->add_number("learning_rate", learning_rate_at(e.step)));
+}
+
+// A training that goes on from a checkpoint; async, steps are those of a worker, and its losses say
+// where it begins.
+void training_report::begin_record(std::uint64_t step) {
+  if (!record_ || options_.update == update_kind::async) return;
+  if (const auto lacks = record_->lacking_before(step))
+    say(
+        fmt::format("{} lacks steps {} to {}, which were made and not recorded: the program ended "
+                    "before it could write them",
+                    options_.record, lacks->first, lacks->second));
+  say_once_of_record(record_->begin_at(step));
+  last_recorded_ = step > 0 ? step - 1 : 0;
 }
 
 // RF-2, also for one that is restarted.
@@ -200,7 +216,11 @@ void training_report::record_loss(const training_event& e) {
 }
 
 void training_report::record_result(const std::string& key, double found) {
-  if (losses_seen_ == 0) say_once_of_record(record_->begin_at(last_recorded_));
+  // All steps were made by an earlier run.
+  if (losses_seen_ == 0) {
+    say_once_of_record(record_->begin_behind_losses());
+    if (options_.update == update_kind::async) last_recorded_ = record_->last_step().value_or(0);
+  }
   say_once_of_record(record_->add({.step = last_recorded_,
                                    .recoveries = recoveries_,
                                    .metric = "result/" + key,
@@ -212,6 +232,7 @@ void training_report::show_loss(const training_event& e) {
   if (done_ == skipped_ && is_sync) done_ = skipped_ = e.step;  // a resumed run begins there
   ++done_;
   ended_ = std::chrono::steady_clock::now();
+  last_step_ = e.step;
   mean_loss_ = done_ == skipped_ + 1 ? e.loss : mean_loss_ + (e.loss - mean_loss_) * 0.02f;
   look_for_nan(e.step, e.loss);
   if (events_) say_once(events_->add_loss(e.step, e.loss));

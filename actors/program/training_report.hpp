@@ -70,6 +70,7 @@ class training_report {
   // Says the first error of the events; what could not be written may be in the end.
   void say_once(result<void> of_events);
   void say_once_of_record(result<void> of_record);
+  void begin_record(std::uint64_t step);
   void record_loss(const training_event& e);
   void record_result(const std::string& key, double found);
   double learning_rate_at(std::uint64_t step) const;
@@ -88,7 +89,7 @@ class training_report {
   std::FILE* losses_ = nullptr;
   std::unique_ptr<training_events> events_;  // null without --tensorboard
   std::unique_ptr<record_file> record_;      // null without --record
-  std::uint64_t recoveries_ = 0, last_recorded_ = 0, losses_seen_ = 0;
+  std::uint64_t recoveries_ = 0, last_recorded_ = 0, last_step_ = 0, losses_seen_ = 0;
   bool has_said_record_ = false;
   // Samples per second of about the last second: since then, and how many were done then.
   std::chrono::steady_clock::time_point rate_began_{};

@@ -4,9 +4,11 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -18,12 +20,11 @@ namespace troupe {
 
 namespace {
 
-constexpr std::size_t record_flush_bytes = std::size_t{16} << 10;
-constexpr auto record_flush_interval = std::chrono::seconds(1);
+constexpr auto record_retry_interval = std::chrono::seconds(1);
 constexpr std::size_t record_line_max = std::size_t{64} << 10;  // longer ones are not ours
 constexpr std::string_view csv_head =
     "step,time,loss,learning_rate,samples_per_second,recoveries,metric,value\n";
-constexpr std::string_view json_begin = "{\"step\":";
+constexpr std::string_view json_begin = "{\"step\":", json_recoveries = "\"recoveries\":";
 
 std::string record_time(record_file::clock::time_point at) {
   using namespace std::chrono;
@@ -128,7 +129,15 @@ result<void> record_file::look_at_what_is_there() {
   struct stat s{};
   if (::fstat(file_, &s) != 0) return cannot_write(errno);
   // A pipe, or /dev/null: nothing is there, and nothing goes on.
-  if (!S_ISREG(s.st_mode)) return {};
+  is_regular_ = S_ISREG(s.st_mode);
+  if (!is_regular_) return {};
+  // RF-4. A file system that has no such locks refuses in another way.
+  if (::flock(file_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+    return error(error_code::usage,
+                 fmt::format("{} is being written by another training: give another name, or wait "
+                             "for its end",
+                             shown(path_)));
+  if (::fstat(file_, &s) != 0) return cannot_write(errno);  // as it is now that we have it
   bool is_ours = true, is_first = true;
   off_t end = 0;
   const int number = each_line(
@@ -136,6 +145,10 @@ result<void> record_file::look_at_what_is_there() {
       [&](std::string_view line, off_t) {
         if (std::exchange(is_first, false))
           is_ours = is_csv_ ? line == csv_head : step_of(line).has_value();
+        if (const auto step = step_of(line); step && !is_result(line)) {
+          apart_ = last_step_ && *step > *last_step_ ? *step - *last_step_ : 1;
+          last_step_ = *step;
+        }
         return is_ours;
       },
       end);
@@ -177,23 +190,79 @@ std::optional<std::uint64_t> record_file::step_of(std::string_view line) const {
   return step;
 }
 
+// A line of a metric: something stands behind the recoveries.
+bool record_file::is_result(std::string_view line) const {
+  if (is_csv_) {
+    for (int comma = 0; comma < 6; ++comma) {
+      const auto at = line.find(',');
+      if (at == std::string_view::npos) return false;
+      line.remove_prefix(at + 1);
+    }
+    return !line.starts_with(',');
+  }
+  const auto at = line.find(json_recoveries);
+  if (at == std::string_view::npos) return false;
+  const auto behind = line.find_first_not_of("0123456789", at + json_recoveries.size());
+  return behind != std::string_view::npos && line[behind] == ',';
+}
+
+std::optional<std::pair<std::uint64_t, std::uint64_t>> record_file::lacking_before(
+    std::uint64_t step) const {
+  if (!last_step_ || step <= *last_step_ || step - *last_step_ <= apart_) return std::nullopt;
+  return std::pair(*last_step_ + 1, step - 1);
+}
+
 result<void> record_file::begin_at(std::uint64_t step) {
   if (file_ < 0) return error(error_code::usage, fmt::format("{} is closed", path_));
-  if (auto ok = flush(); !ok) return ok;
-  struct stat s{};
-  if (::fstat(file_, &s) != 0) return cannot_write(errno);
-  if (!S_ISREG(s.st_mode)) return {};
-  std::optional<off_t> cut;
+  // What waits first: a full disk does not keep it from going.
+  std::size_t at = 0;
+  while (at < waiting_.size()) {
+    const auto of = step_of(std::string_view(waiting_).substr(at));
+    const bool is_begun = at == 0 && begun_ > 0;
+    if (of && *of >= step && !(is_begun && !is_regular_)) break;
+    at = waiting_.find('\n', at) + 1;
+  }
+  waiting_.resize(at);
+  if (at == 0) begun_ = 0;
+  if (!is_regular_) return {};
+  cut_from_ = std::min(step, cut_from_.value_or(step));
+  return cut();
+}
+
+result<void> record_file::begin_behind_losses() {
+  if (file_ < 0) return error(error_code::usage, fmt::format("{} is closed", path_));
+  if (!is_regular_) return {};
+  cuts_results_ = true;
+  return cut();
+}
+
+// RF-2. What fails is tried again by each flush, before anything is written behind it.
+result<void> record_file::cut() {
+  if (!cut_from_ && !cuts_results_) return {};
+  tried_ = std::chrono::steady_clock::now();
+  std::optional<off_t> results, later;
   off_t end = 0;
-  const int number = each_line(
+  int number = each_line(
       file_,
       [&](std::string_view line, off_t at) {
-        if (const auto of = step_of(line); of && *of >= step) cut = at;
-        return !cut;
+        const auto of = step_of(line);
+        if (of && cut_from_ && *of >= *cut_from_) later = at;
+        if (!is_result(line) || !of)
+          results.reset();
+        else if (!results)
+          results = at;
+        return !later;
       },
       end);
-  if (number != 0) return cannot_write(number);
-  if (cut && ::ftruncate(file_, *cut) != 0) return cannot_write(errno);
+  // The part of a line whose rest does not wait any more.
+  auto keep = begun_ == 0 ? std::optional(end) : std::nullopt;
+  if (later) keep = later;
+  if (cuts_results_ && results && begun_ == 0) keep = results;
+  if (number == 0 && keep && ::ftruncate(file_, *keep) != 0) number = errno;
+  is_failing_ = number != 0;
+  if (is_failing_) return cannot_write(number);
+  cut_from_.reset();
+  cuts_results_ = false;
   return {};
 }
 
@@ -211,7 +280,7 @@ std::string record_file::line_of(const record_row& row, clock::time_point at) co
   put("loss", row.loss);
   put("learning_rate", row.learning_rate);
   put("samples_per_second", row.samples_per_second);
-  line += fmt::format(",\"recoveries\":{}", row.recoveries);
+  line += fmt::format(",{}{}", json_recoveries, row.recoveries);
   if (!row.metric.empty())
     line += fmt::format(",\"{}\":{}", json_text(row.metric), json_number(row.value));
   return line + "}\n";
@@ -224,7 +293,7 @@ result<void> record_file::add(const record_row& row, clock::time_point at) {
   const bool has_room = fits();
   if (has_room) waiting_ += line;
   // A disk that refuses is asked once a second, not for each number.
-  auto written = !is_failing_ && waiting_.size() >= record_flush_bytes ? flush() : flush_if_due();
+  auto written = is_failing_ ? flush_if_due() : flush();
   if (has_room) return written;
   if (written && fits()) {
     waiting_ += line;
@@ -238,26 +307,31 @@ result<void> record_file::add(const record_row& row, clock::time_point at) {
 }
 
 result<void> record_file::flush_if_due() {
-  if (waiting_.empty() || std::chrono::steady_clock::now() - tried_ < record_flush_interval)
+  const bool has_something = !waiting_.empty() || cut_from_ || cuts_results_;
+  if (!has_something || std::chrono::steady_clock::now() - tried_ < record_retry_interval)
     return {};
   return flush();
 }
 
 result<void> record_file::flush() {
   if (file_ < 0) return {};
+  if (auto ok = cut(); !ok) return ok;
   tried_ = std::chrono::steady_clock::now();
-  std::size_t done = 0;
   int number = 0;
-  while (done < waiting_.size() && number == 0) {
-    const auto n = ::write(file_, waiting_.data() + done, waiting_.size() - done);
+  while (begun_ < waiting_.size() && number == 0) {
+    const auto n = ::write(file_, waiting_.data() + begun_, waiting_.size() - begun_);
     if (n > 0)
-      done += static_cast<std::size_t>(n);
+      begun_ += static_cast<std::size_t>(n);
     else if (n == 0)
       number = ENOSPC;  // no system does so
     else if (errno != EINTR)
       number = errno;
   }
-  waiting_.erase(0, done);
+  // A line that is begun waits whole: begin_at() may take it back.
+  const auto last = begun_ == 0 ? std::string::npos : waiting_.rfind('\n', begun_ - 1);
+  const auto lines = last == std::string::npos ? 0 : last + 1;
+  waiting_.erase(0, lines);
+  begun_ -= lines;
   is_failing_ = number != 0;
   if (is_failing_) return cannot_write(number);
   return {};

@@ -12,8 +12,13 @@ namespace troupe {
 
 namespace {
 
-constexpr std::array<std::pair<std::string_view, double>, 6> units{
-    {{"ns", 1.0}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {"m", 60e9}, {"h", 3600e9}}};
+constexpr std::array<std::pair<std::string_view, double>, 7> units{{{"ns", 1.0},
+                                                                    {"us", 1e3},
+                                                                    {"ms", 1e6},
+                                                                    {"s", 1e9},
+                                                                    {"m", 60e9},
+                                                                    {"h", 3600e9},
+                                                                    {"d", 86400e9}}};
 
 // So that no sum with a clock overflows.
 constexpr double longest_ns = 100.0 * 366 * 24 * 3600 * 1e9;

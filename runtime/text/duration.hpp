@@ -9,7 +9,7 @@
 
 namespace troupe {
 
-// "250us", "500ms", "1.5s", "2m", "1h" in nanoseconds; units ns, us, ms, s, m, h are required, a
+// "250us", "500ms", "1.5s", "2m", "1h" in nanoseconds; units ns, us, ms, s, m, h, d are required, a
 // lone "0" is fine. A usage error says what was expected. Negative, not a number, or beyond 100
 // years: a usage error.
 result<std::int64_t> parse_duration(std::string_view text);

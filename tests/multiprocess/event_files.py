@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import pathlib
 import signal
 import struct
 import unittest
@@ -167,7 +168,11 @@ class event_files(harness.cluster_test):
             steps = [row for row in rows if row.get("loss")]
             self.assertEqual([float(row["learning_rate"]) for row in steps[:1]], [0.05])
             self.assertLess(float(steps[-1]["learning_rate"]), 0.01)
-            self.assertTrue(all(float(row["samples_per_second"]) > 0 for row in steps[1:]))
+            rates = [float(row["samples_per_second"]) for row in steps if row.get("samples_per_second")]
+            self.assertTrue(all(rate > 0 for rate in rates), rates)
+            # Losses come in bursts: a part of a second has no rate.
+            begun = [row for row in steps if row["time"][:19] == steps[0]["time"][:19]]
+            self.assertEqual([row.get("samples_per_second") for row in begun if row.get("samples_per_second")], [])
             self.assertEqual({row["recoveries"] for row in rows}, {"0"})
             self.assertRegex(rows[0]["time"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
             self.assertEqual(rows[-1]["step"], steps[-1]["step"])
@@ -191,6 +196,44 @@ class event_files(harness.cluster_test):
         self.until("more is recorded", lambda: len(self.losses_of(path)) > before + 30)
         again.send(signal.SIGINT)
         again.wait()
+        steps = [step for step, _ in self.losses_of(path)]
+        self.assertEqual(steps, list(range(len(steps))))
+
+    def test_a_record_is_left_by_a_resumed_training_that_has_ended(self):
+        for name, more in (("e.jsonl", []), ("e.csv", []), ("async.csv", ["--update", "async", "--workers", 2])):
+            path = self.path(name)
+            how = ["--data", self.data, "--record", path, "--steps", 60, "--checkpoint", self.path("ended" + name), *more]
+            self.train_alone(*how)
+            before = self.rows(path)
+            losses = len(self.losses_of(path))
+            self.assertEqual(losses, 120 if more else 60)
+            self.assertEqual(len(before), losses + 1)
+            for _ in range(2):
+                self.train_alone(*how, "--resume")
+                after = self.rows(path)
+                self.assertEqual(after[:losses], before[:losses])
+                self.assertEqual([row["step"] for row in after[losses:]], [before[-1]["step"]])
+
+    def test_a_record_with_a_hole_is_told_of(self):
+        path = self.path("h.jsonl")
+        how = ["--data", self.data, "--record", path, "--checkpoint", self.path("holed")]
+        self.train_alone(*how, "--steps", 60)
+        lines = pathlib.Path(path).read_text(encoding="utf-8").splitlines(keepends=True)
+        pathlib.Path(path).write_text("".join(lines[:50]), encoding="utf-8")
+        p = self.train_alone(*how, "--steps", 70, "--resume")
+        self.assertIn("h.jsonl lacks steps 50 to 59", p.err)
+        self.assertEqual([step for step, _ in self.losses_of(path)], [*range(50), *range(60, 70)])
+
+    def test_two_trainings_do_not_write_one_record(self):
+        path = self.path("two.csv")
+        how = ["--data", self.data, "--record", path, "--epochs", harness.ENDLESS]
+        first = self.start("train_classifier", *how)
+        self.until("the record has losses", lambda: os.path.exists(path) and len(self.losses_of(path)) > 3)
+        p = self.run_program("train_classifier", *how)
+        self.assertEqual(p.code, USAGE, p.tail())
+        self.assertIn("is being written by another training", p.err)
+        first.send(signal.SIGINT)
+        first.wait()
         steps = [step for step, _ in self.losses_of(path)]
         self.assertEqual(steps, list(range(len(steps))))
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """What is told of a cluster's life: troupe events, troupe logs and the logs of nodes: life.py BIN_FOLDER"""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -58,6 +59,69 @@ class life(harness.cluster_test):
         self.assertEqual(len(once), len(set(once)), once)
         numbers = [(e["node_id"], e["number"]) for e in seen]
         self.assertEqual(len(numbers), len(set(numbers)))
+
+    def test_a_node_that_rejoins_tells_of_its_former_life_once(self):
+        first = self.start_nodes(1, "--lease", "1s")[0]
+        other = self.start_node("--lease", "1s", "--name", "sleeper")
+        self.address(other)
+        self.wait_nodes(2)
+        follower = self.start("troupe", "--cluster", self.cluster, "--join", self.address(first), "events", "--follow", "--json")
+        follower.line("sleeper joined")
+        other.send(signal.SIGSTOP)
+        follower.line("sleeper is dead")
+        other.send(signal.SIGCONT)
+        follower.line("node rejoined")
+        # Some more looks, which end with something that is seen.
+        for i in range(3):
+            another = self.start_node("--lease", "1s", "--name", f"another{i}")
+            follower.line(f"another{i} joined")
+            self.address(another)
+        self.end_of(follower)
+        seen = [json.loads(line) for line in follower.lines["out"]]
+        numbers = [(e["node_id"], e["number"]) for e in seen]
+        self.assertEqual(len(numbers), len(set(numbers)), sorted(numbers))
+
+    def test_a_member_is_forgotten_once_in_the_list(self):
+        nodes = self.start_nodes(3)
+        name = self.name_of(nodes[2])
+        nodes[2].send(signal.SIGKILL)
+        self.until("the node is lost", lambda: "member lost" in self.kinds())
+        self.tool("cluster", "forget", name)
+        asked = lambda: [e["text"] for e in self.events() if f"a tool asked for 'forget {name}'" in e["text"]]
+        self.until("that is noted", asked)
+        self.assertEqual(len(asked()), 1, asked())
+
+    def test_a_coordinator_that_dies_is_one_recovery(self):
+        first = self.start_nodes(3)[0]
+        training = self.start_training("--workers", 2, "--epochs", harness.ENDLESS, "--data", self.make_data(), "--name", "ov", "--on-failure", "resume",
+                                       "--checkpoint", self.path("checkpoints"), "--checkpoint-every", "200ms", "--outlive")
+        self.until_step(training, "ov", 20)
+        training.send(signal.SIGKILL)
+        training.wait()
+        of = lambda kind: [e for e in self.events("--job", "ov") if e["kind"] == kind]
+        self.until("the job goes on", lambda: len(of("job recovered")) >= 1)
+        self.assertEqual(len(of("job recovering")), 1, of("job recovering"))
+        self.assertEqual(len(of("job recovered")), 1, of("job recovered"))
+        self.assertEqual(len(of("job moved")), 1, of("job moved"))
+        self.tool("job", "stop", "ov")
+        self.until("it has ended", lambda: of("job stopped"))
+
+    def test_nothing_but_JSON_is_on_stderr(self):
+        node = self.start_node("--insecure", "--log-format", "json")
+        self.address(node)
+        node.line("--insecure: connections", "err")
+        node.send(signal.SIGTERM)
+        self.assertEqual(node.wait(), 0, node.tail())
+        for line in node.err.splitlines():
+            json.loads(line)
+        self.assertIn('"level":"warning"', node.err)
+
+    def test_events_of_nobody_are_not_found(self):
+        self.start_nodes(1)
+        for flag in ("--job", "--node"):
+            p = self.run_program("troupe", "--cluster", self.cluster, "events", flag, "nobody")
+            self.assertEqual(p.code, 6, p.tail())
+            self.assertIn(f"there is no {flag[2:]} 'nobody'", p.err)
 
     def test_the_whole_cluster_may_go_and_come_back(self):
         first = self.start_nodes(1)[0]
@@ -142,9 +206,30 @@ class life(harness.cluster_test):
             os.close(read)
             os.close(write)
 
+    def test_a_node_whose_log_is_a_pipe_that_nobody_reads_ends(self):
+        path = self.path("pipe")
+        os.mkfifo(path)
+        reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            node = self.start_node("--log-to", f"file:{path}", "--log-level", "trace")
+            self.address(node)
+            filler = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+            with contextlib.suppress(BlockingIOError):
+                for _ in range(1 << 20):
+                    os.write(filler, b"x" * 512)
+            os.close(filler)
+            node.send(signal.SIGHUP)
+            self.wait_nodes(1)
+            node.send(signal.SIGTERM)
+            self.assertEqual(node.wait(), 0, node.tail())
+        finally:
+            os.close(reader)
+
     def test_mistakes_in_flags_of_logs(self):
+        os.mkfifo(self.path("unread"))
         for flags, says, code in ((["--log-level", "loud"], "--log-level", 2), (["--log-format", "xml"], "--log-format", 2),
                                   (["--log-to", "moon"], "'moon' is no place for a log; there are stderr, file:PATH and journal", 2),
+                                  (["--log-to", "file:" + self.path("unread")], "is a pipe or socket, and nobody reads it", 2),
                                   (["--log-to", "file:" + self.path("no/log")], "No such file or directory; give a file in a folder", 6)):
             p = self.run_program("troupe-node", "--cluster", self.cluster, *flags)
             self.assertEqual(p.code, code, p.tail())

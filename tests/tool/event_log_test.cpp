@@ -88,12 +88,23 @@ BOOST_AUTO_TEST_CASE(events_are_chosen_by_job_node_time_and_level) {
   BOOST_TEST(said("events --since 10s") == said("events --since 2026-11-30T11:59:50Z"));
   BOOST_TEST(!has_text(said("events --level warning"), "  info "));
   BOOST_TEST(has_text(said("events --level warning"), "n3 is dead"));
-  BOOST_TEST(said("events --job moon").empty());
-  BOOST_TEST(said("events --job moon --json") == "[]\n");
-  const auto list = nlohmann::ordered_json::parse(said("events --job mnist --json"));
-  std::string keys;
-  for (const auto& [key, value] : list.at(0).items()) keys += key + " ";
-  BOOST_TEST(keys == "since_seconds node text kind level job job_id about node_id number ");
+  BOOST_TEST(said("events --job mnist --level error").empty());
+  BOOST_TEST(said("events --job mnist --level error --json") == "[]\n");
+  for (const auto* line : {"events --job mnits", "events --node n7", "events --job mnits --json"}) {
+    const auto o = answer_log(read(line), two_nodes(), noon);
+    BOOST_TEST(o.exit_code == 6, line);
+    BOOST_TEST(has_text(o.err, "troupe: events: there is no "), o.err);
+    BOOST_TEST(has_text(o.err, "in cluster default"), o.err);
+    BOOST_TEST(o.out.empty());
+  }
+  // A node that is gone is known by its events.
+  BOOST_TEST(answer_log(read("events --node n2"),
+                        merge(std::vector{answer_of("n1", {of("n2", 1, 1, "x")})}), noon)
+                 .exit_code == 0);
+  // Who may come later is followed.
+  const auto later = read("events --follow --job moon");
+  log_follower follower(later);
+  BOOST_TEST(follower.add(two_nodes(), noon).exit_code == 0);
 }
 
 BOOST_AUTO_TEST_CASE(since_is_a_duration_or_a_time) {
@@ -146,6 +157,40 @@ BOOST_AUTO_TEST_CASE(EL_1_another_life_of_a_node_counts_anew) {
   BOOST_TEST(j["time"] == "2026-11-30T12:00:08.000Z");
   BOOST_TEST(j["text"] == "begins");
   BOOST_TEST(o.err.empty(), o.err);
+}
+
+// A node that was held dead goes on with a new id, and still has what it noted as the former life.
+BOOST_AUTO_TEST_CASE(EL_1_events_of_a_former_life_are_printed_once) {
+  for (const auto* line : {"events --follow", "logs n1 --follow", "events --follow --level info"}) {
+    const auto c = read(line);
+    log_follower log(c);
+    auto again = answer_of(
+        "n1", {of("n1", 2, 1, "begins"), of("n1", 1, 2, "works"), of("n1", 0.5, 3, "is back")});
+    again.self.id = again.events[2].node_id = again.lines[2].node_id = "00ff";
+    BOOST_TEST(std::ranges::count(log.add(merge(std::vector{again}), noon).out, '\n') == 3, line);
+    BOOST_TEST(log.add(merge(std::vector{again}), noon).out.empty(), line);
+  }
+  // What a filter has left out does not come later either.
+  const auto c = read("events --follow --level warning");
+  log_follower log(c);
+  auto again = answer_of("n1", {of("n1", 2, 1, "begins")});
+  again.self.id = "00ff";
+  BOOST_TEST(log.add(merge(std::vector{again}), noon).out.empty());
+}
+
+BOOST_AUTO_TEST_CASE(who_has_not_answered_yet_is_asked_for_all) {
+  const auto c = read("events --follow");
+  log_follower log(c);
+  auto s = two_nodes();
+  log.add(s, noon);
+  BOOST_TEST(log.newer_than_ns(noon + second) == 6 * second);
+  s.silent = {{"n9", "no answer within 2 s"}};
+  log.add(s, noon + second);
+  BOOST_TEST(log.newer_than_ns(noon + 2 * second) == 0);
+  // It answers: once more all of it, then what is new.
+  auto whole = std::vector{answer_of("n9", {of("n9", 60, 1, "x")})};
+  BOOST_TEST(has_text(log.add(merge(whole), noon + 2 * second).out, "  x\n"));
+  BOOST_TEST(log.newer_than_ns(noon + 3 * second) > 0);
 }
 
 BOOST_AUTO_TEST_CASE(EL_1_events_of_older_versions_have_no_numbers) {

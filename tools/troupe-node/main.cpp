@@ -176,7 +176,8 @@ int main(int argc, char** argv) {
   // Blocked they would be seen even where they are ignored (SIG-2).
   for (const int ends : {SIGTERM, SIGINT})
     if (troupe::is_heeded(ends)) sigaddset(&signals, ends);
-  sigaddset(&signals, SIGUSR1);  // on_denied
+  sigaddset(&signals, SIGUSR1);                                     // on_denied
+  if (log_to.to.starts_with("file:")) sigaddset(&signals, SIGHUP);  // the log has a thread, too
   const int leave_asked = SIGRTMIN;
   sigaddset(&signals, leave_asked);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
@@ -215,10 +216,6 @@ int main(int argc, char** argv) {
   options.on_line = [&log = *log](const troupe::event& line, std::uint64_t unix_ns) {
     log.write(line, unix_ns);
   };
-  if (log->is_file()) {
-    sigaddset(&signals, SIGHUP);
-    pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  }
   options.host_work = troupe::host_stages(std::move(stages));
   options.on_leave_asked = [leave_asked] { ::kill(::getpid(), leave_asked); };
   auto process = troupe::process::start(options);

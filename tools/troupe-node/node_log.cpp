@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -92,8 +93,10 @@ event own_line(event_level level, std::string_view node, std::string text) {
 struct log_end {
   std::atomic<std::int64_t> at_ns{0};  // on the steady clock; 0: it has not come yet
 
-  bool wait_for_room(int fd) const {
+  // True also where there is another one to write to: `instead` is none at -1.
+  bool wait_for_room(int fd, const std::atomic<int>* instead = nullptr) const {
     for (;;) {
+      if (instead != nullptr && instead->load() >= 0) return true;
       const auto end = at_ns.load();
       const bool is_over =
           end != 0 && std::chrono::steady_clock::now().time_since_epoch().count() > end;
@@ -104,7 +107,7 @@ struct log_end {
   }
 };
 
-// Where lines go. Its calls come one at a time.
+// Where lines go. Its calls come one at a time, but for reopen(), which does not wait.
 class log_target {
  public:
   virtual ~log_target() = default;
@@ -113,19 +116,27 @@ class log_target {
   virtual result<void> reopen() { return {}; }
 };
 
-// stderr, or a file.
+// stderr, or a file: what is no regular one (a pipe that has a name, a terminal) may have no room
+// for long.
 class descriptor_target final : public log_target {
  public:
   descriptor_target(int fd, std::string path, const log_end& end)
-      : fd_(fd), path_(std::move(path)), end_(end) {}
+      : fd_(fd), path_(std::move(path)), end_(end), may_lack_room_(!is_regular(fd)) {}
   ~descriptor_target() override {
     if (!path_.empty()) ::close(fd_);
+    if (const int next = next_.load(); next >= 0) ::close(next);
   }
 
   static result<int> open(const std::string& path) {
-    const int fd = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0640);
+    const int fd = ::open(path.c_str(),
+                          O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0640);
     if (fd >= 0) return fd;
     const int number = errno;
+    if (number == ENXIO)
+      return error(error_code::usage,
+                   fmt::format("--log-to: {} is a pipe or socket, and nobody reads it: start what "
+                               "reads it first",
+                               shown(path)));
     return error(number == ENOENT ? error_code::not_found : error_code::usage,
                  fmt::format("--log-to: cannot write {}: {}; give a file in a folder that is there "
                              "and may be written",
@@ -133,6 +144,7 @@ class descriptor_target final : public log_target {
   }
 
   int take(std::string_view line) override {
+    use_next();
     std::string whole;
     if (is_within_line_) whole = '\n';  // NL-4
     whole += line;
@@ -140,9 +152,14 @@ class descriptor_target final : public log_target {
     std::size_t done = 0;
     int number = 0;
     while (done < whole.size() && number == 0) {
-      if (path_.empty() && !end_.wait_for_room(fd_)) {
+      if (may_lack_room_ && !end_.wait_for_room(fd_, &next_)) {
         number = EAGAIN;
         break;
+      }
+      if (use_next()) {
+        whole = std::string(line) + '\n';
+        done = 0;
+        continue;
       }
       const auto n = ::write(fd_, whole.data() + done, std::min(whole.size() - done, piece_max));
       if (n >= 0)
@@ -159,16 +176,31 @@ class descriptor_target final : public log_target {
     if (path_.empty()) return {};
     auto fd = open(path_);
     if (!fd) return std::move(fd.error());
-    ::close(std::exchange(fd_, *fd));
-    is_within_line_ = false;
+    if (const int unused = next_.exchange(*fd); unused >= 0) ::close(unused);
     return {};
   }
 
  private:
+  static bool is_regular(int fd) {
+    struct stat s{};
+    return ::fstat(fd, &s) == 0 && S_ISREG(s.st_mode);
+  }
+  // What reopen() has opened.
+  bool use_next() {
+    const int next = next_.exchange(-1);
+    if (next < 0) return false;
+    ::close(std::exchange(fd_, next));
+    may_lack_room_ = !is_regular(fd_);
+    is_within_line_ = false;
+    return true;
+  }
+
   int fd_;
-  std::string path_;  // empty: not ours to close
+  const std::string path_;  // empty: not ours to close
   const log_end& end_;
+  bool may_lack_room_;
   bool is_within_line_ = false;
+  std::atomic<int> next_{-1};  // for the next line
 };
 
 class journal_target final : public log_target {
@@ -235,10 +267,8 @@ class target_sink final : public spdlog::sinks::base_sink<std::mutex> {
   std::function<std::uint64_t()> overrun = [] { return std::uint64_t{0}; };
 
   std::uint64_t handled() const noexcept { return handled_.load(); }
-  result<void> reopen() {
-    const std::lock_guard held(mutex_);
-    return target_->reopen();
-  }
+  // Without the mutex: whoever has it may wait for room.
+  result<void> reopen() { return target_->reopen(); }
 
  private:
   void sink_it_(const spdlog::details::log_msg& m) override {
@@ -373,8 +403,6 @@ void node_log::write(event_level level, std::string_view node, std::string text)
 }
 
 result<void> node_log::reopen() { return parts_->sink ? parts_->sink->reopen() : result<void>(); }
-
-bool node_log::is_file() const noexcept { return parts_->options.to.starts_with("file:"); }
 
 void node_log::flush() {
   if (!parts_->logger) return;

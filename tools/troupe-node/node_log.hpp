@@ -15,7 +15,8 @@
 //       lines_max, and the oldest make room. How many were dropped so is a line of its own.
 // NL-2  What cannot be written (a full disk, a journal that is away) ends nothing: it is dropped,
 //       and how much was dropped, and why, is a line of its own once lines can be written again.
-// NL-3  The end waits a second at most for whoever takes the lines.
+// NL-3  The end waits a second at most for whoever takes the lines, and reopen() not at all. A pipe
+//       that has a name is no file to write to while nobody reads it.
 // NL-4  A line is whole: where a part of one could be written, the next one begins on a line of its
 //       own.
 //
@@ -60,10 +61,9 @@ class node_log {
   void write(const event& line, std::uint64_t unix_ns);
   // A line that no node notes, with the time of now.
   void write(event_level level, std::string_view node, std::string text);
-  // The file anew, by its name, which logrotate has given to another one; else nothing. An error
-  // names the file: lines go where they went before.
+  // The file anew, by its name, which logrotate has given to another one, for the next line; else
+  // nothing. An error names the file: lines go where they went before.
   result<void> reopen();
-  bool is_file() const noexcept;
   // Waits until what was written so far is where it belongs, or was dropped. Tests.
   void flush();
 

@@ -133,6 +133,27 @@ bool is_of_node(const event& e, const std::string& node) {
 struct subject {
   std::string node, job;
 };
+// What events are chosen by: it is listed, or an event is of it.
+result<void> is_known(std::string_view flag, const std::string& name, const cluster_snapshot& s,
+                      const auto& all, bool (*is_of)(const event&, const std::string&)) {
+  if (name.empty()) return {};
+  std::vector<std::string> names;
+  for (const auto& x : all) {
+    if (x.name == name || x.id == name) return {};
+    names.push_back(x.name);
+  }
+  for (const auto& e : s.events)
+    if (is_of(e, name)) return {};
+  return error(error_code::not_found,
+               fmt::format("events: there is no {0} '{1}' in cluster {2}{3}, and no event of it; "
+                           "troupe list {0}s shows all",
+                           flag, shown(name), s.cluster, did_you_mean(name, names)));
+}
+result<void> are_known(const log_wishes& of, const cluster_snapshot& s) {
+  if (auto ok = is_known("node", of.node, s, s.nodes, is_of_node); !ok) return ok;
+  return is_known("job", of.job, s, s.jobs, is_of_job);
+}
+
 result<subject> subject_of(const command& c, const cluster_snapshot& s) {
   if (c.action != verb::logs) return subject{c.log.node, c.log.job};
   std::vector<std::string> names;
@@ -207,6 +228,9 @@ std::string time_text(std::int64_t unix_ns) {
 outcome answer_log(const command& c, const cluster_snapshot& s, std::int64_t now_unix_ns) {
   auto of = subject_of(c, s);
   if (!of) return answer_error(of.error());
+  // What is followed may come later.
+  if (c.action != verb::logs)
+    if (auto ok = are_known(c.log, s); !ok) return answer_error(ok.error());
   const log_filter filter(c, std::move(*of), now_unix_ns);
   std::vector<event> taken;
   std::size_t node_width = 1, job_width = 1;
@@ -250,13 +274,17 @@ outcome log_follower::add(const cluster_snapshot& s, std::int64_t now_unix_ns) {
                            r.first - at->second - 1, r.is_of_lines ? "lines" : "events",
                            printable(r.node));
   }
+  auto seen = last_;
   for (const auto& e : wanted(command_, s)) {
     const auto at = time_of(e, now_unix_ns);
+    // A node that was held dead goes on with a new id, and has events of the life before.
+    if (e.number != 0) seen[e.node_id] = std::max(seen[e.node_id], e.number);
     if (!is_new(e, at) || !filter.takes(e, at)) continue;
     widen(node_width_, e.node), widen(job_width_, e.job);
     o.out +=
         command_.json ? json_of(e, now_unix_ns) : line_of(e, now_unix_ns, node_width_, job_width_);
   }
+  last_ = std::move(seen);
   for (const auto& r : s.ranges)
     if (r.is_of_lines == (command_.action == verb::logs))
       last_[r.node_id] = std::max(last_[r.node_id], r.last);
@@ -274,6 +302,10 @@ outcome log_follower::add(const cluster_snapshot& s, std::int64_t now_unix_ns) {
       answered_.erase(n.id);
     else if (!silent_.contains(n.name))
       answered_[n.id] = now_unix_ns;
+  lacks_answers_ = !silent_.empty();
+  for (const auto& n : s.nodes)
+    if (n.state != node_state::dead && n.state != node_state::left && !answered_.contains(n.id))
+      lacks_answers_ = true;
   const auto is_old = [&](const auto& x) { return now_unix_ns - x.second > newest_max_ns; };
   std::erase_if(answered_, is_old);  // forgotten by all meanwhile
   std::erase_if(of_older_, is_old);
@@ -282,7 +314,7 @@ outcome log_follower::add(const cluster_snapshot& s, std::int64_t now_unix_ns) {
 }
 
 std::int64_t log_follower::newer_than_ns(std::int64_t now_unix_ns) const {
-  if (answered_.empty()) return 0;
+  if (lacks_answers_ || answered_.empty()) return 0;
   auto oldest = now_unix_ns;
   for (const auto& [node, at] : answered_) oldest = std::min(oldest, at);
   return std::min(now_unix_ns - oldest, newest_max_ns) + margin_ns;

@@ -36,7 +36,8 @@ std::int64_t unix_now_ns();
 // "2026-11-28T21:05:07.250Z".
 std::string time_text(std::int64_t unix_ns);
 
-// Of one answer. `now_unix_ns`: when it came. not_found: a node or job that `c` names is not there.
+// Of one answer. `now_unix_ns`: when it came. not_found: a node or job
+// that `c` names is not there, and no event or line is of it.
 outcome answer_log(const command& c, const cluster_snapshot& s, std::int64_t now_unix_ns);
 
 // Of many, one after the other.
@@ -45,7 +46,8 @@ class log_follower {
   explicit log_follower(const command& c) : command_(c) {}
   // What is new; the text of stderr says what is missing, and of nodes that do not answer.
   outcome add(const cluster_snapshot& s, std::int64_t now_unix_ns);
-  // How old the oldest is that may be new in the next answer.
+  // How old the oldest is that may be new in the next answer; 0: all of it, since a node has not
+  // answered yet.
   std::int64_t newer_than_ns(std::int64_t now_unix_ns) const;
 
  private:
@@ -57,6 +59,7 @@ class log_follower {
   std::map<std::string, std::int64_t> answered_;  // when, by life
   std::map<std::string, std::int64_t> of_older_;  // versions: node and text
   std::set<std::string> silent_;                  // that were told of
+  bool lacks_answers_ = true;                     // of a member
   std::size_t node_width_ = 6, job_width_ = 1;    // as wide as seen so far
 };
 

@@ -367,6 +367,26 @@ BOOST_FIXTURE_TEST_CASE(NO_16_the_newest_events_are_kept_and_numbered_without_a_
   BOOST_TEST(to_json(answer).size() < answer_bytes_max / 16);
 }
 
+BOOST_FIXTURE_TEST_CASE(NO_16_a_long_name_drives_no_other_event_out, fixture) {
+  sim_cluster c(tables, {.seed = 1});
+  BOOST_TEST_REQUIRE(c.form());
+  // Longer than all that is kept, and many that are long.
+  for (int i = 0; i < 100; ++i) {
+    const std::string name(i == 0 ? 1'200'000 : 60'000, 'n');
+    tell(nullptr, c.node(0),
+         member_event{make_job_event(event_kind::job_note, name, "1f", fmt::format("x{}", i),
+                                     i % 2 == 0 ? name : std::string())});
+  }
+  c.run_for(100 * ms);
+  const auto events = c.ask(0).events;
+  BOOST_TEST_REQUIRE(events.size() > 100U);
+  BOOST_TEST(events.back().text == "x99");
+  for (const auto& e : events) {
+    BOOST_TEST(e.job.size() <= 256U);
+    BOOST_TEST(e.about.size() <= 256U);
+  }
+}
+
 BOOST_FIXTURE_TEST_CASE(
     asynchronous_training_applies_every_gradient_once_in_every_order_of_messages, fixture) {
   for_seeds(2, [&](std::uint64_t seed) -> std::string {

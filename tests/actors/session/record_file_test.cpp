@@ -5,8 +5,12 @@
 #include "tests/devices/temporary_folder.hpp"
 
 #include <boost/test/unit_test.hpp>
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <csignal>
@@ -133,6 +137,120 @@ BOOST_FIXTURE_TEST_CASE(RF_1_a_part_of_a_line_is_cut_off, in_a_folder) {
       BOOST_TEST_REQUIRE(is_whole, cut << ": " << rest);
     }
   }
+}
+
+BOOST_FIXTURE_TEST_CASE(RF_1_a_line_is_in_the_file_when_it_was_added, in_a_folder) {
+  const auto r = open(csv);
+  must(r->begin_at(0));
+  for (std::uint64_t step = 0; step < 3; ++step) {
+    must(r->add({.step = step, .loss = 1}, noon));
+    BOOST_TEST(lines(csv).size() == 2 + step);
+  }
+}
+
+BOOST_FIXTURE_TEST_CASE(RF_2_a_training_without_a_step_to_make_replaces_its_result, in_a_folder) {
+  for (const auto& path : {jsonl, csv}) {
+    write(path, 0, 60);
+    const auto losses = test::text_of(path);
+    for (const double found : {0.5, 0.75}) {
+      const auto r = open(path);
+      must(r->begin_at(60));
+      must(r->begin_behind_losses());
+      must(r->add({.step = 59, .metric = "result/a,b", .value = found}, noon));
+      must(r->close());
+      const auto text = test::text_of(path);
+      BOOST_TEST(text.starts_with(losses));
+      BOOST_TEST(std::count(text.begin(), text.end(), '\n') ==
+                 1 + std::count(losses.begin(), losses.end(), '\n'));
+      const auto last = lines(path).back();
+      BOOST_TEST(last.ends_with(std::string(path == csv ? "," : ":") +
+                                (found == 0.5 ? "0.5" : "0.75") + (path == csv ? "" : "}")),
+                 last);
+    }
+  }
+}
+
+BOOST_FIXTURE_TEST_CASE(steps_that_a_file_lacks_are_known, in_a_folder) {
+  for (const auto& path : {jsonl, csv}) {
+    BOOST_TEST(!open(path)->lacking_before(300));  // it has nothing, and is a new one
+    write(path, 0, 290);
+    const auto r = open(path);
+    const auto lacks = r->lacking_before(300);
+    BOOST_TEST_REQUIRE(lacks.has_value());
+    BOOST_TEST(lacks->first == 290U);
+    BOOST_TEST(lacks->second == 299U);
+    BOOST_TEST(!r->lacking_before(290));
+    BOOST_TEST(!r->lacking_before(200));
+  }
+  // Of very many steps some are kept.
+  {
+    const auto r = open(jsonl);
+    must(r->begin_at(0));
+    for (std::uint64_t step = 0; step < 100; step += 10) must(r->add({.step = step, .loss = 1}));
+  }
+  BOOST_TEST(!open(jsonl)->lacking_before(100));
+  BOOST_TEST(open(jsonl)->lacking_before(101).has_value());
+}
+
+BOOST_FIXTURE_TEST_CASE(RF_4_one_training_at_a_time_writes_a_file, in_a_folder) {
+  for (const auto& path : {jsonl, csv}) {
+    const auto first = open(path);
+    must(first->begin_at(0));
+    must(first->add({.step = 0, .loss = 1}, noon));
+    BOOST_TEST(why_not(path).find("is being written by another training: give another name") !=
+               std::string::npos);
+    must(first->close());
+    BOOST_TEST(why_not(path) == "no error");
+  }
+}
+
+BOOST_FIXTURE_TEST_CASE(RF_2_holds_while_a_disk_is_full, in_a_folder) {
+  for (const auto& path : {jsonl, csv}) {
+    const auto r = open(path);
+    must(r->begin_at(0));
+    for (std::uint64_t step = 0; step < 3; ++step)
+      must(r->add({.step = step, .loss = static_cast<double>(step)}, noon));
+    rlimit before{};
+    BOOST_TEST_REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+    auto* handler = std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit full{test::text_of(path).size() + 20, before.rlim_max};
+    BOOST_TEST_REQUIRE(::setrlimit(RLIMIT_FSIZE, &full) == 0);
+    for (std::uint64_t step = 3; step < 10; ++step)
+      (void)r->add({.step = step, .loss = static_cast<double>(step)}, noon);
+    // A recovery from step 3, then one from step 6.
+    const auto cut = r->begin_at(3);
+    for (std::uint64_t step = 3; step < 12; ++step)
+      (void)r->add({.step = step, .loss = static_cast<double>(step)}, noon);
+    const auto again = r->begin_at(6);
+    for (std::uint64_t step = 6; step < 12; ++step)
+      (void)r->add({.step = step, .loss = static_cast<double>(step)}, noon);
+    ::setrlimit(RLIMIT_FSIZE, &before);
+    std::signal(SIGXFSZ, handler);
+    BOOST_TEST(bool(cut));
+    BOOST_TEST(bool(again));
+    must(r->close());
+    const auto whole = folder.file(path == csv ? "whole.csv" : "whole.jsonl");
+    write(whole, 0, 12);
+    BOOST_TEST(test::text_of(path) == test::text_of(whole));
+  }
+}
+
+BOOST_FIXTURE_TEST_CASE(RF_2_nothing_is_written_behind_what_could_not_be_cut, in_a_folder) {
+  // A file that may grow but not shrink.
+  const int memory = ::memfd_create("record", MFD_ALLOW_SEALING | MFD_CLOEXEC);
+  BOOST_TEST_REQUIRE(memory >= 0);
+  BOOST_TEST_REQUIRE(
+      ::symlink(("/proc/self/fd/" + std::to_string(memory)).c_str(), jsonl.c_str()) == 0);
+  const auto r = open(jsonl);
+  must(r->begin_at(0));
+  for (std::uint64_t step = 0; step < 10; ++step) must(r->add({.step = step, .loss = 1}, noon));
+  BOOST_TEST_REQUIRE(::fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK) == 0);
+  const auto before = test::text_of(jsonl);
+  BOOST_TEST(!r->begin_at(3));
+  for (std::uint64_t step = 3; step < 12; ++step) (void)r->add({.step = step, .loss = 1}, noon);
+  BOOST_TEST(!r->close());
+  BOOST_TEST(test::text_of(jsonl) == before);
+  ::close(memory);
 }
 
 BOOST_FIXTURE_TEST_CASE(RF_3_what_a_full_disk_does_not_take_is_written_later, in_a_folder) {

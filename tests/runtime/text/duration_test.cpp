@@ -13,6 +13,7 @@ BOOST_AUTO_TEST_CASE(every_unit_is_read_in_nanoseconds) {
   BOOST_TEST(*parse_duration("7ns") == 7);
   BOOST_TEST(*parse_duration("250us") == 250'000);
   BOOST_TEST(*parse_duration("500ms") == 500'000'000);
+  BOOST_TEST(*parse_duration("1d") == 24 * 3600 * 1'000'000'000LL);
   BOOST_TEST(*parse_duration("20s") == 20'000'000'000);
   BOOST_TEST(*parse_duration("1.5s") == 1'500'000'000);
   BOOST_TEST(*parse_duration("2m") == 120'000'000'000);
