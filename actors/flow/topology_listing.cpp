@@ -157,6 +157,26 @@ std::vector<actor_snapshot> topology_listing::actors(const std::string& node) co
       // While items are dealt again, fewer may have been taken than none.
       return static_cast<std::int64_t>(put - taken) > 0 ? put - taken : 0;
     };
+    // A meter leaves out what is taken at once, which happens inside of a process only: there the
+    // counters of one of the ends have all, unless both have several edges.
+    const auto has_only = [&](std::uint32_t e) { return stages_[edges_[e].to].in.size() == 1; };
+    const auto gives_all = [&](std::uint32_t e) {
+      return std::ranges::count_if(view_->graph->stages()[edges_[e].from].out,
+                                   [](const auto& port) { return !port.empty(); }) == 1;
+    };
+    const auto taken = [&](std::uint32_t e) {
+      const auto& from = edges_[e].from;
+      if (has_only(e)) return relaxed(c.items_in);
+      if (stages_[from].is_elsewhere || !gives_all(e)) return relaxed(view_->edges[e]->taken_items);
+      const auto made = relaxed(view_->stages[from]->items_out);
+      return made - std::min(made, waiting(e));
+    };
+    const auto put = [&](std::uint32_t e) {
+      const auto& to = edges_[e].to;
+      if (gives_all(e)) return relaxed(c.items_out);
+      if (stages_[to].is_elsewhere || !has_only(e)) return relaxed(view_->edges[e]->put_items);
+      return relaxed(view_->stages[to]->items_in) + waiting(e);
+    };
     for (std::size_t p = 0; p < s.in.size(); ++p) {
       if (is_idle(edges_[s.in[p]].from)) continue;
       port_snapshot port;
@@ -165,7 +185,7 @@ std::vector<actor_snapshot> topology_listing::actors(const std::string& node) co
       port.peer_node = node_of(edges_[s.in[p]].from);
       port.credits_max = edges_[s.in[p]].items_max;
       port.queued = waiting(s.in[p]);
-      port.items = relaxed(view_->edges[s.in[p]]->taken_items);
+      port.items = taken(s.in[p]);
       a.queue += port.queued;
       port.is_waiting = a.state == actor_state::waiting_for_input && port.queued == 0;
       if (port.is_waiting) port.since_seconds = a.since_seconds;
@@ -180,8 +200,8 @@ std::vector<actor_snapshot> topology_listing::actors(const std::string& node) co
       port.peer = stages_[e.to].name;
       port.peer_node = node_of(e.to);
       port.credits_max = e.items_max;
-      port.items = relaxed(m.put_items);
       const auto under_way = waiting(s.out[p]);
+      port.items = put(s.out[p]);
       const auto put_bytes = relaxed(m.put_bytes), taken_bytes = relaxed(m.taken_bytes);
       const bool is_full = under_way >= e.items_max ||
                            (put_bytes > taken_bytes && put_bytes - taken_bytes >= e.bytes_max);

@@ -321,6 +321,8 @@ class pipelines(harness.cluster_test):
             return {a["name"]: a for a in json.loads(self.tool("topology", "show", "numbers", "--json"))}
 
         self.assertEqual(set(stages()) - {"score/deal", "score/gather"}, {"make", "decode", "score/0", "score/1", "keep"})
+        self.until("each port of the first stages tells of its items", lambda: all(
+            p["items"] > 0 for a in self.list("actors") if a["name"] in ("make", "decode") for p in a["ports"] if p["name"].startswith(("in", "out"))))
         self.assertRegex(self.tool("topology", "show", "numbers"), r"numbers: running, \d+ items have arrived\nSTAGE +NODE")
         self.assertEqual(self.tool("topology", "pause", "numbers"), "numbers is paused\n".strip())
         self.assertIn("is paused: its sources stand still until troupe topology resume numbers", self.tool("why", "numbers"))

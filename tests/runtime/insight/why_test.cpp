@@ -334,6 +334,22 @@ BOOST_AUTO_TEST_CASE(what_has_been_sent_and_has_not_come_is_on_its_way) {
   BOOST_TEST((s.explain().kind == root_kind::on_the_way));
 }
 
+// Its consumer was replaced, and counts anew: nothing is on its way.
+BOOST_AUTO_TEST_CASE(what_ends_of_stages_have_counted_is_not_compared) {
+  scene s;
+  auto takes = in("reads", "n1", 6.0);
+  takes.items = 2;
+  s.waits("writes", "c1", {takes}, "stage");
+  auto puts = out("writes", "c1", 0.0);
+  puts.items = 900, puts.is_waiting = false;
+  auto comes = in("first", "n1", 5.0);
+  comes.items = 900;
+  s.waits("reads", "n1", {comes, puts}, "stage");
+  s.add("first", "n1", actor_state::running, 4.0, "stage");
+  const auto a = s.explain();
+  BOOST_TEST((a.kind == root_kind::actor_running), a.text());
+}
+
 // All three wait for each other in one look, and for long; in the look before two had seen less.
 BOOST_AUTO_TEST_CASE(a_circle_is_believed_if_it_stands_in_two_looks) {
   scene s;
