@@ -46,8 +46,8 @@ void target_of(const std::string& text) {
 
 // Nobody is let in who does not say the token or the cookie.
 void door_of(request_input& in) {
-  static const door closed(secret(token), "troupe_1", session, false, "0.0.0.0");
-  static const door open({}, "troupe_1", session, true, "127.0.0.1");
+  static const door closed(secret(token), "troupe_1", session, false, "0.0.0.0", "machine");
+  static const door open({}, "troupe_1", session, true, "127.0.0.1", "machine");
   request_head h;
   h.host = in.text(in.byte());
   h.authorization = in.text(in.byte());
