@@ -1,5 +1,7 @@
 #include "tools/troupe-tool/completion.hpp"
 
+#include "tools/troupe-tool/grammar.hpp"
+
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
@@ -58,6 +60,26 @@ BOOST_AUTO_TEST_CASE(words_of_a_verb_and_names_of_the_cluster_are_offered) {
   BOOST_TEST(offer({"wait", "job="}).has("job=done"));
   BOOST_TEST(offer({"completion", "z"}).has("zsh"));
   BOOST_TEST(offer({"status", ""}).words.empty());
+}
+
+// A verb that is added to the grammar has its words here, too.
+BOOST_AUTO_TEST_CASE(something_is_offered_wherever_a_verb_takes_a_word) {
+  command c;
+  grammar_texts t;
+  CLI::App app;
+  set_grammar(app, c, t);
+  int verbs = 0;
+  for (const auto* verb : app.get_subcommands([](const CLI::App*) { return true; })) {
+    const auto positionals =
+        verb->get_options([](const CLI::Option* o) { return o->get_positional(); });
+    if (positionals.empty() || verb->get_name() == "plan") continue;  // plan: a file
+    const auto o = offer({verb->get_name(), ""});
+    BOOST_TEST((!o.words.empty() && o.words.size() >= 2U), verb->get_name());
+    ++verbs;
+  }
+  BOOST_TEST(verbs >= 12);
+  BOOST_TEST(offer({"logs", ""}).asked == "nodes jobs ");
+  BOOST_TEST(offer({"events", "--node", ""}).asked == "nodes ");
 }
 
 BOOST_AUTO_TEST_CASE(values_of_flags_are_no_words_and_say_where_the_cluster_is) {

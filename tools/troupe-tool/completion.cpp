@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <sstream>
 #include <utility>
 
 namespace troupe {
@@ -75,10 +76,10 @@ complete -c troupe -f -n 'test -n "$(__troupe_complete)"' -a '(__troupe_complete
 complete -c troupe -F -n 'test -z "$(__troupe_complete)"'
 )SH";
 
-// Where a word of a verb may stand: fixed words, or names of a kind.
+// Where a word of a verb may stand: fixed words, or names of some kinds.
 struct place_of_word {
   std::vector<std::string> words{};
-  std::string names{};  // a kind
+  std::string names{};  // kinds, with blanks between them
 };
 
 // By verb; the second place depends on the word in the first.
@@ -93,6 +94,7 @@ std::vector<place_of_word> places_of(std::string_view verb, std::span<const std:
              is_first("node")  ? "nodes"
              : is_first("job") ? "jobs"
                                : "actors"}};
+  if (verb == "logs") return {{{}, "nodes jobs"}};
   if (verb == "why" || verb == "top") return {{{}, "jobs"}};
   if (verb == "wait")
     return {{{"nodes=", "job=running", "job=done", "job=failed", "job=stopped"}}, {{}, "jobs"}};
@@ -114,6 +116,7 @@ std::vector<place_of_word> places_of(std::string_view verb, std::span<const std:
 std::string names_of_flag(std::string_view flag) {
   if (flag == "--context") return "contexts";
   if (flag == "--job") return "jobs";
+  if (flag == "--node") return "nodes";
   return {};
 }
 
@@ -190,8 +193,9 @@ std::vector<completion_word> complete(std::span<const std::string> words,
   const auto& typed = words.back();
   const auto line = read_line(app, words);
   std::vector<completion_word> out;
-  const auto offer_names = [&](const std::string& kind) {
-    if (!kind.empty())
+  const auto offer_names = [&](const std::string& kinds) {
+    std::istringstream each(kinds);
+    for (std::string kind; each >> kind;)
       for (auto& name : names(kind, line.where)) out.push_back({std::move(name), {}});
   };
   if (line.waiting != nullptr) {
